@@ -1,0 +1,3 @@
+//! The paylatch daemon: it carries actions out and evidence back; the database decides.
+
+#![deny(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The `paylatchd` command.
+
+fn main() {}
