@@ -1,3 +1,6 @@
 //! The paylatch daemon: it carries actions out and evidence back; the database decides.
 
 #![deny(unsafe_code)]
+
+pub mod clock;
+pub mod evidence;
