@@ -2,5 +2,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod business;
 pub mod clock;
+pub mod endpoint;
 pub mod evidence;
+pub mod wallet;

@@ -1,0 +1,141 @@
+//! Wallets: whoever holds the money.
+//!
+//! An adapter sends one request for one handout and says what came back. Its rules, which `tests/it/conformance.rs`
+//! holds every adapter to:
+//!
+//! - The number that the database gave is the idempotency key and the look-up key; never another one.
+//! - It never retries: the database paces that. It never returns an error: every failure is an outcome class.
+//! - UNKNOWN unless the counterparty was heard and understood; UNAVAILABLE only if certainly nothing was executed.
+//! - What was echoed is passed on as it came. The database compares.
+
+mod http;
+mod null;
+mod sim;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use futures::future::BoxFuture;
+use paylatch_core::outcome::Action;
+use serde::Deserialize;
+use time::OffsetDateTime;
+
+pub use self::http::HttpWallet;
+pub use self::null::NullWallet;
+pub use self::sim::SimWallet;
+use crate::endpoint::{EndpointError, EndpointSettings};
+use crate::evidence::{Answer, Handout};
+
+/// What a wallet can do beyond charging, refunding and being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// It can refuse a number for good before it was charged (`CLOSE_CHARGE`).
+    pub close_charge: bool,
+    /// It sends webhooks that [`Wallet::verify_webhook`] understands.
+    pub webhooks: bool,
+}
+
+/// A webhook whose signature holds. It is a hint to look at a flow again, never a permit to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookEvent {
+    /// The provider's name for the event; duplicates share it.
+    pub event_id: String,
+    /// The `trade_order_no` or `refund_order_no` that it is about.
+    pub number: String,
+}
+
+/// Why a webhook was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WebhookError {
+    /// The adapter understands no webhooks.
+    #[error("this wallet's adapter understands no webhooks")]
+    NotSupported,
+    /// The signature does not hold, or its time lies outside the tolerance.
+    #[error("the webhook's signature does not hold")]
+    BadSignature,
+    /// Signed, but not readable.
+    #[error("the webhook's body is not readable")]
+    Malformed,
+}
+
+/// One wallet. Object-safe: the daemon holds an `Arc<dyn Wallet>` per channel.
+pub trait Wallet: Send + Sync {
+    /// Takes the money, under `order_no`.
+    fn charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer>;
+
+    /// What became of the charge.
+    fn query_charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer>;
+
+    /// Has the wallet refuse the charge from now on.
+    fn close_charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer>;
+
+    /// Gives the money back, under `refund_no`.
+    fn refund<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer>;
+
+    /// What became of the refund.
+    fn query_refund<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer>;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The longest time between a call's start and the moment its request leaves. Whoever holds a call against its
+    /// send window counts this in: a call begun with less than this left might be sent too late.
+    fn lead(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Checks a webhook over its raw body, in constant time; `now` is what its timestamp is held against.
+    ///
+    /// # Errors
+    /// [`WebhookError::NotSupported`] unless the adapter says otherwise.
+    fn verify_webhook(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: OffsetDateTime,
+    ) -> Result<WebhookEvent, WebhookError> {
+        let _ = (headers, body, now);
+        Err(WebhookError::NotSupported)
+    }
+}
+
+/// Carries out the wallet action of `handout`; the answer's outcome is one that the action may report.
+pub async fn carry_out(wallet: &dyn Wallet, handout: &Handout) -> Answer {
+    let answer = match handout.action {
+        Action::Charge => wallet.charge(handout).await,
+        Action::QueryCharge => wallet.query_charge(handout).await,
+        Action::CloseCharge => wallet.close_charge(handout).await,
+        Action::Refund => wallet.refund(handout).await,
+        Action::QueryRefund => wallet.query_refund(handout).await,
+        Action::ExecuteBusiness | Action::QueryBusiness | Action::CloseBusiness => {
+            Answer::unavailable("not_for_wallets", "a business action was routed to a wallet")
+        }
+    };
+    answer.for_action(handout.action)
+}
+
+/// The adapters that a channel's configuration can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WalletAdapter {
+    /// Our documented JSON protocol over HTTP.
+    Http,
+    /// The same against `paylatchd simulate`, with its admin verbs.
+    Sim,
+    /// In-process, answers SUCCEEDED at once. For benchmarks only: it takes no money.
+    Null,
+}
+
+/// Opens the wallet that a channel's configuration describes.
+///
+/// # Errors
+/// The endpoint is missing, malformed, or its TLS could not be set up.
+pub fn open(adapter: WalletAdapter, endpoint: Option<&EndpointSettings>) -> Result<Arc<dyn Wallet>, EndpointError> {
+    let endpoint = || endpoint.ok_or(EndpointError::NoBaseUrl);
+    Ok(match adapter {
+        WalletAdapter::Http => Arc::new(HttpWallet::open(endpoint()?)?),
+        WalletAdapter::Sim => Arc::new(SimWallet::open(endpoint()?)?),
+        WalletAdapter::Null => Arc::new(NullWallet),
+    })
+}

@@ -1,0 +1,58 @@
+//! The HTTP wallet protocol against `paylatchd simulate`.
+//!
+//! On the wire it is exactly [`HttpWallet`]; what differs is only that the simulator's admin verbs can be reached from
+//! the same configuration, by [`SimWallet::admin`].
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::{Capabilities, HttpWallet, Wallet};
+use crate::endpoint::{EndpointError, EndpointSettings};
+use crate::evidence::{Answer, Handout};
+
+/// The simulator as a wallet.
+#[derive(Debug, Clone)]
+pub struct SimWallet {
+    http: HttpWallet,
+}
+
+impl SimWallet {
+    /// Opens the wallet; connects to nothing yet.
+    ///
+    /// # Errors
+    /// See [`EndpointError`].
+    pub fn open(settings: &EndpointSettings) -> Result<Self, EndpointError> {
+        Ok(Self { http: HttpWallet::open(settings)? })
+    }
+}
+
+impl Wallet for SimWallet {
+    fn charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer> {
+        self.http.charge(handout)
+    }
+
+    fn query_charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer> {
+        self.http.query_charge(handout)
+    }
+
+    fn close_charge<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer> {
+        self.http.close_charge(handout)
+    }
+
+    fn refund<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer> {
+        self.http.refund(handout)
+    }
+
+    fn query_refund<'a>(&'a self, handout: &'a Handout) -> BoxFuture<'a, Answer> {
+        self.http.query_refund(handout)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.http.capabilities()
+    }
+
+    fn lead(&self) -> Duration {
+        self.http.lead()
+    }
+}
