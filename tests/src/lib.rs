@@ -1,1 +1,20 @@
-//! The test harness.
+//! The test harness: real clusters, databases, daemons and simulators, and what must hold of them.
+//!
+//! Every test has a database of its own, cloned from one migrated template, so tests run side by side and in any order.
+//! Nothing here sleeps for a guessed time: [`wait::eventually`] polls a condition. The harness panics where a test would
+//! have to fail anyway, and a failing test prints the logs of the processes it started.
+
+#![deny(unsafe_code)]
+
+pub mod cluster;
+pub mod daemon;
+pub mod database;
+pub mod invariants;
+pub mod payments;
+pub mod process;
+pub mod wait;
+
+pub use cluster::Cluster;
+pub use daemon::Daemon;
+pub use database::Database;
+pub use wait::eventually;

@@ -1,0 +1,131 @@
+//! What must hold whatever happened: the "Never" rules, by the database's own word and by the simulator's count.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use sqlx::FromRow;
+
+use crate::Database;
+
+/// What the simulator really did, by number; `GET /sim/effects`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Effects {
+    /// Charges by `trade_order_no`.
+    pub charges: BTreeMap<String, Effect>,
+    /// Refunds by `refund_order_no`.
+    pub refunds: BTreeMap<String, Effect>,
+    /// Business targets by `biz_key`.
+    pub business: BTreeMap<String, Target>,
+}
+
+/// How often money moved under one number.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Effect {
+    /// Times that money moved.
+    pub count: u32,
+    /// In minor units.
+    pub amount: i64,
+    /// ISO 4217 or a custom asset.
+    pub currency: String,
+}
+
+/// One business target.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Target {
+    /// The `trade_order_no` that did it.
+    pub owner: Option<String>,
+    /// Times that it was done.
+    pub count: u32,
+}
+
+#[derive(FromRow)]
+struct Row {
+    flow_id: i64,
+    status: String,
+    amount: i64,
+    currency: String,
+    trade_order_no: String,
+    refund_order_no: String,
+    biz_key: String,
+    business_mode: String,
+}
+
+/// Panics unless `verify()` finds every rule kept.
+pub async fn assert_verified(db: &Database) {
+    let rows: Vec<(i32, String, i64, Option<String>)> =
+        sqlx::query_as("select rule, name, broken, detail from paylatch.verify() where not ok")
+            .fetch_all(db.pool())
+            .await
+            .unwrap_or_else(|e| panic!("verify: {e}"));
+    assert!(rows.is_empty(), "verify() finds broken rules: {rows:#?}");
+}
+
+/// Panics unless `verify()` finds every rule kept and every flow tells exactly what the simulator did.
+pub async fn assert_never_rules(db: &Database, effects: &Effects) {
+    assert_verified(db).await;
+    let rows: Vec<Row> = sqlx::query_as(
+        "select f.flow_id, f.status::text, f.amount::bigint, f.currency::text, f.trade_order_no::text,
+                f.refund_order_no::text, o.biz_key::text, s.business_mode::text
+         from paylatch.pay_flow f
+         join paylatch.pay_order o using (order_id)
+         join paylatch.scene s on s.scene = f.scene",
+    )
+    .fetch_all(db.pool())
+    .await
+    .unwrap_or_else(|e| panic!("list flows: {e}"));
+
+    let mut complaints: Vec<String> = rows.iter().flat_map(|row| complaints_about(row, effects)).collect();
+    for (what, numbers, known) in [
+        ("charge", &effects.charges, rows.iter().map(|r| &r.trade_order_no).collect::<Vec<_>>()),
+        ("refund", &effects.refunds, rows.iter().map(|r| &r.refund_order_no).collect()),
+    ] {
+        let known: std::collections::HashSet<_> = known.into_iter().collect();
+        let strangers = numbers.keys().filter(|number| !known.contains(number));
+        complaints.extend(strangers.map(|number| format!("a {what} under {number}, which no flow has")));
+    }
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// One to one: what a flow's state claims against what was done under its numbers.
+fn complaints_about(row: &Row, effects: &Effects) -> Vec<String> {
+    let charged = effects.charges.get(&row.trade_order_no).map_or(0, |e| e.count);
+    let refunded = effects.refunds.get(&row.refund_order_no).map_or(0, |e| e.count);
+    let (charges, refunds) = match row.status.as_str() {
+        "WAIT_PAY" | "PAY_FAIL" => (0..=0, 0..=0),
+        "PAYING" => (0..=1, 0..=0),
+        "PAYED" | "BIZ_SUCCESS" => (1..=1, 0..=0),
+        "REFUNDING" => (1..=1, 0..=1),
+        "REFUNDED" => (1..=1, 1..=1),
+        other => panic!("flow {} is {other}", row.flow_id),
+    };
+    let mut complaints = Vec::new();
+    let mut complain = |what: String| {
+        complaints.push(format!("flow {} ({}) is {}: {what}", row.flow_id, row.trade_order_no, row.status));
+    };
+    if !charges.contains(&charged) {
+        complain(format!("charged {charged} times"));
+    }
+    if !refunds.contains(&refunded) {
+        complain(format!("refunded {refunded} times"));
+    }
+    let moved = [effects.charges.get(&row.trade_order_no), effects.refunds.get(&row.refund_order_no)];
+    for effect in moved.into_iter().flatten().filter(|e| e.count > 0) {
+        if (effect.amount, effect.currency.as_str()) != (row.amount, row.currency.as_str()) {
+            complain(format!("{} {} moved instead of {} {}", effect.amount, effect.currency, row.amount, row.currency));
+        }
+    }
+    if row.business_mode == "http" {
+        let target = effects.business.get(&row.biz_key);
+        let owns = target.is_some_and(|t| t.owner.as_ref() == Some(&row.trade_order_no));
+        if target.is_some_and(|t| t.count > 1) {
+            complain("its business was done more than once".to_owned());
+        }
+        if row.status == "BIZ_SUCCESS" && !owns {
+            complain(format!("the business says {target:?}"));
+        }
+        if owns && matches!(row.status.as_str(), "WAIT_PAY" | "PAYING" | "PAY_FAIL" | "REFUNDING" | "REFUNDED") {
+            complain("its business was done for it".to_owned());
+        }
+    }
+    complaints
+}
