@@ -6,4 +6,5 @@ pub mod business;
 pub mod clock;
 pub mod endpoint;
 pub mod evidence;
+pub mod simulate;
 pub mod wallet;

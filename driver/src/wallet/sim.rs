@@ -10,11 +10,13 @@ use futures::future::BoxFuture;
 use super::{Capabilities, HttpWallet, Wallet};
 use crate::endpoint::{EndpointError, EndpointSettings};
 use crate::evidence::{Answer, Handout};
+use crate::simulate::{SimAdmin, SimAdminError};
 
 /// The simulator as a wallet.
 #[derive(Debug, Clone)]
 pub struct SimWallet {
     http: HttpWallet,
+    base_url: String,
 }
 
 impl SimWallet {
@@ -23,7 +25,15 @@ impl SimWallet {
     /// # Errors
     /// See [`EndpointError`].
     pub fn open(settings: &EndpointSettings) -> Result<Self, EndpointError> {
-        Ok(Self { http: HttpWallet::open(settings)? })
+        Ok(Self { http: HttpWallet::open(settings)?, base_url: settings.base_url.clone() })
+    }
+
+    /// The admin verbs of the same simulator.
+    ///
+    /// # Errors
+    /// The HTTP client could not be set up.
+    pub fn admin(&self) -> Result<SimAdmin, SimAdminError> {
+        SimAdmin::new(&self.base_url)
     }
 }
 

@@ -1,0 +1,118 @@
+//! The admin verbs, from the other side.
+
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, Response};
+
+use super::admin::{ClockOffset, Outage};
+use super::effects::Effects;
+use super::fault::FaultRates;
+use super::script::Rule;
+
+/// The report of a long run is large; it still comes from next door.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Commands one running simulator.
+#[derive(Debug, Clone)]
+pub struct SimAdmin {
+    client: Client,
+    base_url: String,
+}
+
+/// Why a simulator could not be commanded.
+#[derive(Debug, thiserror::Error)]
+pub enum SimAdminError {
+    /// It could not be reached, or its answer not be read.
+    #[error("the simulator does not answer")]
+    Http(#[from] reqwest::Error),
+    /// It refused.
+    #[error("the simulator refuses: {0}")]
+    Refused(String),
+}
+
+impl SimAdmin {
+    /// The simulator at `base_url`; connects to nothing yet.
+    ///
+    /// # Errors
+    /// The HTTP client could not be set up.
+    pub fn new(base_url: &str) -> Result<Self, SimAdminError> {
+        // Refused when a provider is installed already, which is just as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder().no_proxy().timeout(TIMEOUT).tls_certs_only(Vec::new()).build()?;
+        Ok(Self { client, base_url: base_url.trim_end_matches('/').to_owned() })
+    }
+
+    /// Whether it is there.
+    pub async fn is_healthy(&self) -> bool {
+        self.send(self.client.get(self.url("health"))).await.is_ok()
+    }
+
+    /// All that took effect, and all that was asked.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn effects(&self) -> Result<Effects, SimAdminError> {
+        Ok(self.send(self.client.get(self.url("effects"))).await?.json().await?)
+    }
+
+    /// Adds a scripted fault.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn script(&self, rule: Rule) -> Result<(), SimAdminError> {
+        self.send(self.client.post(self.url("script")).json(&rule)).await.map(drop)
+    }
+
+    /// The rules that are not used up, `times` being what is left.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn rules(&self) -> Result<Vec<Rule>, SimAdminError> {
+        Ok(self.send(self.client.get(self.url("script"))).await?.json().await?)
+    }
+
+    /// Forgets every scripted fault.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn clear_script(&self) -> Result<(), SimAdminError> {
+        self.send(self.client.delete(self.url("script"))).await.map(drop)
+    }
+
+    /// Cuts every wallet request for `duration` from now; zero ends an outage.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn outage(&self, duration: Duration) -> Result<(), SimAdminError> {
+        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        self.send(self.client.post(self.url("outage")).json(&Outage { ms })).await.map(drop)
+    }
+
+    /// Sets how often random faults strike.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn faults(&self, rates: &FaultRates) -> Result<(), SimAdminError> {
+        self.send(self.client.post(self.url("faults")).json(rates)).await.map(drop)
+    }
+
+    /// Moves the simulator's time away from the machine's.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn clock_offset(&self, offset_ms: i64) -> Result<(), SimAdminError> {
+        self.send(self.client.post(self.url("clock")).json(&ClockOffset { offset_ms })).await.map(drop)
+    }
+
+    fn url(&self, verb: &str) -> String {
+        format!("{}/sim/{verb}", self.base_url)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, SimAdminError> {
+        let response = request.send().await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(SimAdminError::Refused(response.text().await?))
+    }
+}
