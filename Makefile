@@ -35,11 +35,11 @@ test-core: ## the pure rules only: no database, a few seconds
 bench: build ## measure flows per second and WAL per flow; ARGS= goes to the benchmark
 	@scripts/bench $(ARGS)
 
-lint: ## rustfmt, clippy, shellcheck, hadolint
+lint: ## rustfmt, clippy, shellcheck, hadolint, compose schema
 	@scripts/lint
 
-docker-lint: ## hadolint alone
-	@"$$(scripts/venv)/hadolint" Dockerfile
+docker-lint: ## Dockerfile and compose.yaml alone
+	@scripts/lint docker
 
 check-features: ## compile the extension for each of PostgreSQL 14 to 17 whose headers are here
 	@scripts/check-features
