@@ -1,0 +1,93 @@
+//! F26: a dump restored into an empty database is the same: rows, guards, sequences. And as a copy it charges nobody.
+
+use std::process::Command;
+
+use paylatch_core::outcome::Outcome;
+use paylatch_tests::Database;
+use paylatch_tests::cluster::{bin_dir, output};
+use paylatch_tests::invariants::assert_verified;
+use paylatch_tests::payments::{claim, report};
+use tempfile::TempDir;
+
+/// One text that tells two databases apart: each table's rows in order, and the sequences.
+async fn contents(db: &Database) -> String {
+    let mut text = String::new();
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select oid::regclass::text from pg_class
+         where relnamespace = 'paylatch'::regnamespace and relkind = 'r' order by 1",
+    )
+    .fetch_all(db.pool())
+    .await
+    .unwrap();
+    assert!(tables.iter().any(|t| t == "paylatch.pay_flow"), "{tables:?}");
+    for table in tables {
+        let rows = format!("select coalesce(string_agg(t::text, E'\\n' order by t::text), '') from {table} t");
+        text += &format!("{table}\n{}\n", db.value::<String>(&rows).await);
+    }
+    let sequences =
+        "select coalesce(string_agg(s.sequencename || ' ' || coalesce(s.last_value, 0), E'\\n' order by 1), '')
+                     from pg_sequences s where s.schemaname = 'paylatch'";
+    text + &db.value::<String>(sequences).await
+}
+
+/// What holds the rows: triggers with their state, constraints, grants, ownership.
+async fn schema(db: &Database, dir: &TempDir) -> String {
+    let file = dir.path().join("schema.sql");
+    output(Command::new(bin_dir().join("pg_dump")).args(["--schema-only", "--file"]).arg(&file).arg(db.url()));
+    let text = std::fs::read_to_string(file).unwrap();
+    // pg_dump puts a random token there.
+    text.lines()
+        .filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[tokio::test]
+async fn a_restored_dump_is_the_same_and_charges_nobody() {
+    let original = Database::fresh().await;
+    original.add_scenes().await;
+    let settled = original.settled_flow("alice", "one").await;
+    let waiting = original.create_flow("shop", "bob", "two").await;
+    let mut session = original.session().await;
+    let asked = claim(&mut session, 10).await;
+    assert_eq!(asked.len(), 1);
+    report(&mut session, &[asked[0].evidence(Outcome::Unknown)]).await;
+    let untouched = original.create_flow("topup", "carol", "three").await;
+
+    let copy = Database::empty().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("dump");
+    output(Command::new(bin_dir().join("pg_dump")).args(["--format=custom", "--file"]).arg(&file).arg(original.url()));
+    output(
+        Command::new(bin_dir().join("pg_restore"))
+            .args(["--exit-on-error", "--single-transaction", "--dbname", copy.url()])
+            .arg(&file),
+    );
+
+    assert_eq!(contents(&copy).await, contents(&original).await);
+    assert_eq!(schema(&copy, &dir).await, schema(&original, &dir).await);
+
+    // The guards are awake in the copy.
+    let back =
+        format!("update paylatch.pay_flow set status = 'PAYING', version = version + 1 where flow_id = {settled}");
+    assert_eq!(copy.refused(&back).await.0, "23514");
+    assert_eq!(copy.refused("truncate paylatch.pay_flow").await.0, "23514");
+
+    // It hands out nothing, and verify() says why.
+    let mut session = copy.session().await;
+    let refusal = sqlx::query("select from paylatch.claim_actions('by-hand', 10)").fetch_all(&mut session).await;
+    assert!(refusal.map_or(true, |handouts| handouts.is_empty()), "a copy hands out actions");
+    let not_ok = "select count(*) from paylatch.verify() where not ok";
+    assert!(copy.value::<i64>(not_ok).await > 0, "verify() is silent about an unarmed copy");
+
+    // Once an operator answers for it, it goes on where the dump was taken, with new numbers.
+    copy.execute("select paylatch.arm('restored on purpose')").await;
+    copy.execute(&format!("select paylatch.advance({waiting}, 'OPERATOR'), paylatch.advance({untouched}, 'OPERATOR')"))
+        .await;
+    let mut resumed: Vec<i64> = claim(&mut session, 10).await.iter().map(|h| h.flow_id).collect();
+    resumed.sort_unstable();
+    assert_eq!(resumed, [waiting, untouched]);
+    let fresh = copy.create_flow("topup", "dave", "four").await;
+    assert!(fresh > untouched, "sequences go on behind the dump");
+    assert_verified(&copy).await;
+}
