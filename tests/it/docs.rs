@@ -96,3 +96,13 @@ async fn the_python_of_readme_runs() {
         output(python.args(["-c", &block.code]));
     }
 }
+
+#[test]
+fn the_rust_of_readme_is_the_example_that_runs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = blocks(&readme, "rust");
+    let example = include_str!("examples.rs");
+    let (_, rest) = example.split_once("// README shows this.\n").unwrap();
+    let (shown, _) = rest.split_once("// README ends.").unwrap();
+    assert_eq!(blocks.iter().map(|block| block.code.as_str()).collect::<String>(), shown);
+}

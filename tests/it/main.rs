@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod comments;
+mod database;
 mod docs;
 mod dump;
+mod examples;
 mod guards;
 mod isolation;
 mod roles;
