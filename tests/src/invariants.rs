@@ -1,42 +1,11 @@
 //! What must hold whatever happened: the "Never" rules, by the database's own word and by the simulator's count.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 
-use serde::Deserialize;
+use paylatchd::simulate::Effects;
 use sqlx::FromRow;
 
 use crate::Database;
-
-/// What the simulator really did, by number; `GET /sim/effects`.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct Effects {
-    /// Charges by `trade_order_no`.
-    pub charges: BTreeMap<String, Effect>,
-    /// Refunds by `refund_order_no`.
-    pub refunds: BTreeMap<String, Effect>,
-    /// Business targets by `biz_key`.
-    pub business: BTreeMap<String, Target>,
-}
-
-/// How often money moved under one number.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Effect {
-    /// Times that money moved.
-    pub count: u32,
-    /// In minor units.
-    pub amount: i64,
-    /// ISO 4217 or a custom asset.
-    pub currency: String,
-}
-
-/// One business target.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Target {
-    /// The `trade_order_no` that did it.
-    pub owner: Option<String>,
-    /// Times that it was done.
-    pub count: u32,
-}
 
 #[derive(FromRow)]
 struct Row {
@@ -75,12 +44,11 @@ pub async fn assert_never_rules(db: &Database, effects: &Effects) {
     .unwrap_or_else(|e| panic!("list flows: {e}"));
 
     let mut complaints: Vec<String> = rows.iter().flat_map(|row| complaints_about(row, effects)).collect();
-    for (what, numbers, known) in [
-        ("charge", &effects.charges, rows.iter().map(|r| &r.trade_order_no).collect::<Vec<_>>()),
-        ("refund", &effects.refunds, rows.iter().map(|r| &r.refund_order_no).collect()),
+    for (what, moved, known) in [
+        ("charge", &effects.charges, rows.iter().map(|row| &row.trade_order_no).collect::<HashSet<_>>()),
+        ("refund", &effects.refunds, rows.iter().map(|row| &row.refund_order_no).collect()),
     ] {
-        let known: std::collections::HashSet<_> = known.into_iter().collect();
-        let strangers = numbers.keys().filter(|number| !known.contains(number));
+        let strangers = moved.keys().filter(|number| !known.contains(number));
         complaints.extend(strangers.map(|number| format!("a {what} under {number}, which no flow has")));
     }
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
@@ -88,8 +56,7 @@ pub async fn assert_never_rules(db: &Database, effects: &Effects) {
 
 /// One to one: what a flow's state claims against what was done under its numbers.
 fn complaints_about(row: &Row, effects: &Effects) -> Vec<String> {
-    let charged = effects.charges.get(&row.trade_order_no).map_or(0, |e| e.count);
-    let refunded = effects.refunds.get(&row.refund_order_no).map_or(0, |e| e.count);
+    let (charged, refunded) = (effects.charge_count(&row.trade_order_no), effects.refund_count(&row.refund_order_no));
     let (charges, refunds) = match row.status.as_str() {
         "WAIT_PAY" | "PAY_FAIL" => (0..=0, 0..=0),
         "PAYING" => (0..=1, 0..=0),
@@ -110,8 +77,8 @@ fn complaints_about(row: &Row, effects: &Effects) -> Vec<String> {
     }
     let moved = [effects.charges.get(&row.trade_order_no), effects.refunds.get(&row.refund_order_no)];
     for effect in moved.into_iter().flatten().filter(|e| e.count > 0) {
-        if (effect.amount, effect.currency.as_str()) != (row.amount, row.currency.as_str()) {
-            complain(format!("{} {} moved instead of {} {}", effect.amount, effect.currency, row.amount, row.currency));
+        if (effect.amount, effect.currency.as_ref()) != (Some(row.amount), Some(&row.currency)) {
+            complain(format!("{:?} {:?} moved, not {} {}", effect.amount, effect.currency, row.amount, row.currency));
         }
     }
     if row.business_mode == "http" {
