@@ -92,12 +92,12 @@ pub fn grant(limits: &Limits, state: &State, now: Micros, want: i32, doubtful: b
     refill(limits, &mut state, now);
     let free = limits.max_in_flight.map_or(i32::MAX, |max| max.saturating_sub(state.in_flight).max(0));
     let paced = if is_paced(limits, &state, now) { (state.tokens_milli / 1000) as i32 } else { i32::MAX };
-    let total = match state.breaker {
+    let may_leave = match state.breaker {
         Breaker::Open => 0,
-        Breaker::HalfOpen => state.probes_left.min(want),
-        Breaker::Closed => want.min(free).min(paced),
-    }
-    .max(0);
+        Breaker::HalfOpen => state.probes_left,
+        Breaker::Closed => i32::MAX,
+    };
+    let total = want.min(may_leave).min(free).min(paced).max(0);
     let share = i64::from(total) * i64::from(limits.refund_share_percent.clamp(0, 100));
     Grant {
         total,
