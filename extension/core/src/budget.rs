@@ -167,9 +167,13 @@ fn is_paced(limits: &Limits, state: &State, now: Micros) -> bool {
 }
 
 /// Fills the bucket for the time that has passed; it holds one second's worth.
+///
+/// Time that did not buy a whole thousandth of a call is kept for the next time: a slow channel that many daemons look
+/// at every few microseconds would else never fill.
 fn refill(limits: &Limits, state: &mut State, now: Micros) {
     let rate = rate(limits, state, now);
     let passed = state.filled_at.map_or(1_000 * MS, |at| (now - at).clamp(0, 1_000 * MS));
+    let unspent = rate * passed % MS / rate.max(1);
     state.tokens_milli = (state.tokens_milli + rate * passed / MS).min(rate * 1000);
-    state.filled_at = Some(now);
+    state.filled_at = Some(now - unspent);
 }
