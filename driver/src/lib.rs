@@ -4,7 +4,10 @@
 
 pub mod business;
 pub mod clock;
+pub mod config;
 pub mod endpoint;
+pub mod error;
 pub mod evidence;
+pub mod shutdown;
 pub mod simulate;
 pub mod wallet;
