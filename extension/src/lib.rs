@@ -1,1 +1,38 @@
-//! The paylatch extension.
+//! The paylatch extension: code only, no data.
+//!
+//! Rules are Rust and come from `paylatch-core`; data is moved by the commands in `sql/`, in sets. This file only lists
+//! the parts: the SQL faces of the rules ([`rules`]), the step function ([`engine`]), the row guards ([`guard`]) and the
+//! SQL files in the order in which they are run.
+//!
+//! Invariant: no member of the extension holds data, so dropping or upgrading it can lose no payment.
+
+use pgrx::prelude::*;
+
+mod composite;
+mod engine;
+mod guard;
+mod rules;
+mod settings;
+
+::pgrx::pg_module_magic!(name, version);
+
+#[pg_guard]
+#[allow(non_snake_case)]
+extern "C-unwind" fn _PG_init() {
+    settings::define();
+}
+
+extension_sql_file!("sql/types.sql", name = "types", bootstrap);
+extension_sql_file!("sql/native.sql", name = "native", requires = ["types"]);
+extension_sql_file!("sql/effects.sql", name = "effects", requires = ["native"]);
+extension_sql_file!("sql/engine.sql", name = "engine", requires = ["effects"]);
+extension_sql_file!("sql/create.sql", name = "create", requires = ["engine"]);
+extension_sql_file!("sql/read.sql", name = "read", requires = ["create"]);
+extension_sql_file!("sql/claim.sql", name = "claim", requires = ["read"]);
+extension_sql_file!("sql/report.sql", name = "report", requires = ["claim"]);
+extension_sql_file!("sql/wish.sql", name = "wish", requires = ["report"]);
+extension_sql_file!("sql/scan.sql", name = "scan", requires = ["wish"]);
+extension_sql_file!("sql/explain.sql", name = "explain", requires = ["scan"]);
+extension_sql_file!("sql/verify.sql", name = "verify", requires = ["explain"]);
+extension_sql_file!("sql/watch.sql", name = "watch", requires = ["verify"]);
+extension_sql_file!("sql/finish.sql", name = "finish", finalize);

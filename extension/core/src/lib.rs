@@ -20,6 +20,7 @@ pub mod order;
 pub mod order_no;
 pub mod outcome;
 pub mod policy;
+pub mod refund;
 pub mod sqlstate;
 pub mod step;
 pub mod words;

@@ -37,6 +37,8 @@ pub struct Leave {
     pub lease_until: Option<Micros>,
     /// Only questions may leave (a half-open breaker probes, it does not charge).
     pub questions_only: bool,
+    /// Wallet calls may leave; where the channel is paced they go through the queue and its budget instead.
+    pub wallet_may_leave: bool,
 }
 
 /// Applies `evidence` (if any) to the row and finds what follows at `now`.
@@ -135,6 +137,7 @@ impl Step<'_> {
             Next::Act(action) if !action.is_wallet() && policy.business_mode == BusinessMode::Sql => {
                 self.action = Some(action);
             }
+            Next::Act(action) if action.is_wallet() && !leave.wallet_may_leave => self.due_at = now,
             Next::Act(action) => match leave.lease_until {
                 None => self.due_at = now,
                 Some(until) => {

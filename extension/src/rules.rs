@@ -1,0 +1,200 @@
+//! The immutable SQL faces of the rules: what a query, a check or a person may ask.
+
+use std::str::FromStr;
+
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::prelude::*;
+
+use paylatch_core::flow::{self, Status};
+use paylatch_core::late;
+use paylatch_core::log_hash::{self, Entry};
+use paylatch_core::outcome::{Action, Outcome};
+use paylatch_core::{money, order_no};
+
+use crate::settings;
+
+fn status(text: &str) -> Status {
+    Status::from_str(text).unwrap_or_else(|unknown| {
+        ereport!(ERROR, PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, unknown.to_string());
+    })
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+#[pg_extern(volatile, parallel_safe, strict)]
+fn clock() -> TimestampWithTimeZone {
+    TimestampWithTimeZone::try_from(settings::now()).unwrap_or_else(|_| error!("the clock is out of range"))
+}
+
+#[pg_extern(stable, parallel_safe, strict)]
+fn log_source() -> String {
+    settings::source()
+}
+
+#[pg_extern(stable, parallel_safe, strict)]
+fn log_actor() -> String {
+    settings::actor()
+}
+
+#[pg_extern(stable, parallel_safe, strict)]
+fn in_command() -> bool {
+    settings::in_command()
+}
+
+/// The identity of this cluster, from shared memory: a copy started elsewhere keeps it, an initdb does not.
+#[pg_extern(stable, parallel_safe, strict)]
+fn system_identifier() -> i64 {
+    // SAFETY: reads a constant of the running server.
+    unsafe { pg_sys::GetSystemIdentifier() as i64 }
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn can_transition(from_status: &str, to_status: &str) -> bool {
+    status(from_status).can_become(status(to_status))
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn transitions() -> TableIterator<'static, (name!(from_status, &'static str), name!(to_status, &'static str), name!(because, &'static str))>
+{
+    TableIterator::new(
+        flow::EDGES.iter().map(|&(from, to)| (from.as_str(), to.as_str(), flow::edge_label(from, to))),
+    )
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn state_diagram() -> String {
+    flow::diagram()
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn is_terminal(flow_status: &str) -> bool {
+    status(flow_status).is_terminal()
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn client_status(flow_status: &str, frozen: bool) -> &'static str {
+    status(flow_status).shown(frozen)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn lane_of(flow_status: &str) -> &'static str {
+    crate::engine::lane(status(flow_status))
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn order_status_after(flow_status: &str) -> &'static str {
+    paylatch_core::order::Status::after(status(flow_status)).as_str()
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn trade_order_no(order_prefix: &str, user_id: &str, flow_id: i64) -> String {
+    order_no::trade(order_prefix, user_id, flow_id)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn refund_order_no(trade_order_no: &str) -> String {
+    order_no::compensation(trade_order_no)
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn flow_id_of(order_no: Option<&str>) -> Option<i64> {
+    order_no::decode(order_no?).map(|decoded| decoded.flow_id)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn is_order_prefix(order_prefix: &str) -> bool {
+    order_no::is_prefix(order_prefix)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn shard_span() -> i64 {
+    order_no::SHARD_SPAN
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn minor_unit_digits(currency: Option<&str>) -> Option<i32> {
+    money::minor_unit_digits(currency?).map(i32::from)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn format_money(amount: i64, digits: i32, currency: &str) -> String {
+    money::format(amount, u8::try_from(digits).unwrap_or(0), currency)
+}
+
+/// Whether evidence for this action can decide a flow in this state.
+#[pg_extern(immutable, parallel_safe, strict)]
+fn answers_state(flow_status: &str, action: &str) -> bool {
+    let Ok(action) = Action::from_str(action) else { return false };
+    match status(flow_status) {
+        Status::Paying => matches!(action, Action::Charge | Action::QueryCharge | Action::CloseCharge),
+        Status::Payed => !action.is_wallet(),
+        Status::Refunding => matches!(action, Action::Refund | Action::QueryRefund),
+        _ => false,
+    }
+}
+
+/// What becomes of evidence that comes too late; `rejected` where action or outcome is no word of ours.
+#[pg_extern(immutable, parallel_safe)]
+fn late_disposition(
+    flow_status: Option<&str>,
+    action: Option<&str>,
+    outcome: Option<&str>,
+    owned: Option<bool>,
+) -> &'static str {
+    let known = || Some((Action::from_str(action?).ok()?, Outcome::from_str(outcome?).ok()?, flow_status?));
+    match known() {
+        Some((action, outcome, at)) => late::late(status(at), action, outcome, owned.unwrap_or(false)).as_str(),
+        None => late::Disposition::Rejected.as_str(),
+    }
+}
+
+/// Whether action and outcome are words of ours.
+#[pg_extern(immutable, parallel_safe)]
+fn is_evidence(action: Option<&str>, outcome: Option<&str>) -> bool {
+    let known = || Some((Action::from_str(action?).ok()?, Outcome::from_str(outcome?).ok()?));
+    known().is_some()
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn is_wallet_action(action: Option<&str>) -> bool {
+    action.and_then(|action| Action::from_str(action).ok()).is_some_and(Action::is_wallet)
+}
+
+#[pg_extern(immutable, parallel_safe)]
+#[allow(clippy::too_many_arguments, reason = "a log row has so many columns")]
+fn log_hash(
+    previous: Option<&[u8]>,
+    kind: Option<&str>,
+    ref_id: Option<i64>,
+    version: Option<i64>,
+    at: Option<TimestampWithTimeZone>,
+    from_status: Option<&str>,
+    to_status: Option<&str>,
+    source: Option<&str>,
+    actor: Option<&str>,
+    action: Option<&str>,
+    outcome: Option<&str>,
+    code: Option<&str>,
+    request_id: Option<&str>,
+    frozen_reason: Option<&str>,
+) -> Vec<u8> {
+    let entry = Entry {
+        kind: kind.unwrap_or_default(),
+        ref_id: ref_id.unwrap_or_default(),
+        version: version.unwrap_or_default(),
+        at: at.map(i64::from).unwrap_or_default(),
+        from: from_status.unwrap_or_default(),
+        to: to_status.unwrap_or_default(),
+        source: source.unwrap_or_default(),
+        actor: actor.unwrap_or_default(),
+        action,
+        outcome,
+        code,
+        request_id,
+        frozen_reason,
+    };
+    log_hash::log_hash(previous, &entry).to_vec()
+}

@@ -1,0 +1,180 @@
+-- Claiming: due work, within each channel's budget, leased to one driver.
+--
+-- A claim waits for nothing: it takes its channel's budget first, then jobs and flows, all with SKIP LOCKED. It commits
+-- before its actions leave, so a crash leaves an announced act, never an unrecorded one.
+-- Considered for picking due jobs: one statement over all channels with a lateral per lane (an idle claim then costs as
+-- much as a busy one), and `update ... returning` without the lock first (it waits for rows others hold).
+
+-- Due jobs of one channel: refunds up to their share, then questions, then new charges with a quarter kept for them,
+-- then business, which spends no wallet budget.
+create function paylatch.pick_jobs(
+    p_channel text, p_now timestamptz, p_wallet integer, p_refunds_first integer, p_questions_only boolean,
+    p_business integer) returns bigint[] language sql volatile as $$
+    with refund as (
+        select ref_id from paylatch.job
+        where channel = p_channel and lane = 'refund' and due_at <= p_now
+        order by due_at limit case when p_questions_only then p_wallet else p_refunds_first end
+        for update skip locked
+    ), ask as (
+        select ref_id from paylatch.job
+        where channel = p_channel and lane = 'ask' and due_at <= p_now
+        order by due_at limit (p_wallet - (select count(*) from refund)) * case when p_questions_only then 1.0 else 0.75 end
+        for update skip locked
+    ), new as (
+        select ref_id from paylatch.job
+        where channel = p_channel and lane = 'new' and due_at <= p_now and not p_questions_only
+        order by due_at limit p_wallet - (select count(*) from refund) - (select count(*) from ask)
+        for update skip locked
+    ), biz as (
+        select ref_id from paylatch.job
+        where channel = p_channel and lane = 'biz' and due_at <= p_now
+        order by due_at limit p_business
+        for update skip locked
+    )
+    select array(select ref_id from refund union all select ref_id from ask
+                 union all select ref_id from new union all select ref_id from biz)
+$$;
+comment on function paylatch.pick_jobs(text, timestamptz, integer, integer, boolean, integer) is
+    'Locks due jobs of a channel, SKIP LOCKED, lane by lane within the budget; returns their flow ids.';
+
+-- One channel's part of a claim.
+create function paylatch.claim_channel(
+    p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text)
+    returns setof paylatch.planned language plpgsql as $$
+declare
+    v_limits paylatch.limits;
+    v_state paylatch.breaker;
+    v_grant paylatch.grant_given;
+    v_paced boolean;
+    v_wallet integer := p_max;
+    v_refunds integer := p_max;
+    v_ids bigint[];
+    v_leased integer := 0;
+    v_plan paylatch.planned[];
+    v_calls integer;
+begin
+    select row (c.max_in_flight, c.rate_per_second, c.ramp_ms, c.refund_share_percent, c.breaker_threshold,
+                c.breaker_open_ms, c.breaker_probes)::paylatch.limits,
+           c.max_in_flight is not null or c.rate_per_second is not null or s.breaker <> 'closed'
+           or s.moved_at > p_now - make_interval(secs => c.ramp_ms / 1000.0)
+    into v_limits, v_paced
+    from paylatch.channel c join paylatch.channel_state s using (channel) where c.channel = p_channel;
+    if v_paced then
+        select row (s.breaker, s.failures, s.moved_at, s.probes_left, s.tokens_milli, s.filled_at, s.in_flight)::paylatch.breaker
+        into v_state from paylatch.channel_state s where s.channel = p_channel for update skip locked;
+        if found then
+            v_grant := paylatch.grant_budget(v_limits, v_state, p_now, p_max, exists (
+                select from paylatch.job j where j.channel = p_channel and j.lane in ('ask', 'refund')));
+            v_state := row (v_grant.breaker, v_grant.failures, v_grant.moved_at, v_grant.probes_left,
+                            v_grant.tokens_milli, v_grant.filled_at, v_grant.in_flight)::paylatch.breaker;
+            v_wallet := v_grant.total;
+            v_refunds := v_grant.refunds_first;
+        else
+            v_paced := false; -- another claim is spending this budget; business needs none
+            v_wallet := 0;
+            v_refunds := 0;
+        end if;
+    end if;
+
+    v_ids := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max);
+    v_ids := array(select f.flow_id from paylatch.pay_flow f where f.flow_id = any (v_ids)
+                   order by f.flow_id for update skip locked);
+    if v_paced and v_limits.max_in_flight is not null then
+        v_leased := (select count(*) from paylatch.job j where j.kind = 'flow' and j.ref_id = any (v_ids)
+                     and j.lease_token is not null and paylatch.is_wallet_action(j.action));
+    end if;
+    v_plan := array(select p from paylatch.advance_set(v_ids, null, p_now, p_lease_ms, p_holder,
+        case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
+
+    if v_paced then
+        v_calls := (select count(*) from unnest(v_plan) p where paylatch.is_wallet_action((p.s).action));
+        v_state := paylatch.spend_budget(v_limits, v_state, p_now, v_calls);
+        update paylatch.channel_state s
+        set breaker = v_state.breaker, failures = v_state.failures, moved_at = v_state.moved_at,
+            probes_left = v_state.probes_left, tokens_milli = v_state.tokens_milli, filled_at = v_state.filled_at,
+            in_flight = case when v_limits.max_in_flight is null then 0
+                             else greatest(0, v_state.in_flight + v_calls - v_leased) end
+        where s.channel = p_channel;
+    end if;
+    return query select * from unnest(v_plan) p where (p.s).action is not null;
+end $$;
+comment on function paylatch.claim_channel(text, timestamptz, integer, integer, text) is
+    'Claims up to p_max due flows of one channel within its budget. Waits for nothing.';
+
+create function paylatch.claim_actions(driver text, max_actions integer default 200, lease_ms integer default 30000)
+    returns setof paylatch.handout language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = '' as $$
+declare
+    v_now timestamptz;
+    v_channel text;
+    v_flow bigint;
+    v_left integer := max_actions;
+    v_plan paylatch.planned[];
+begin
+    perform paylatch.require_migrated();
+    if coalesce(driver, '') = '' or coalesce(max_actions, 0) not between 1 and 10000
+       or coalesce(lease_ms, 0) not between 1000 and 3600000 then
+        raise exception using errcode = 'PL004',
+            message = 'claim_actions: give a driver name, max_actions from 1 to 10000 and lease_ms from 1000 to 3600000';
+    end if;
+    if not paylatch.is_armed() then
+        return; -- a copy of a database charges nobody; tick() and doctor() say so
+    end if;
+    perform set_config('paylatch.actor', left(driver, 64), true);
+    v_now := paylatch.clock();
+    for v_channel in
+        select c.channel from paylatch.channel c
+        where exists (select from paylatch.job j where j.channel = c.channel
+                      and j.lane in ('new', 'ask', 'biz', 'refund') and j.due_at <= v_now)
+        order by c.channel loop
+        exit when v_left <= 0;
+        begin
+            v_plan := array(select p from paylatch.claim_channel(v_channel, v_now, v_left, lease_ms, driver) p);
+        exception when others then
+            if paylatch.is_passing_error(sqlstate) then
+                raise;
+            end if;
+            -- One row of the set is bad: take it out and let the others through on the next call.
+            v_flow := paylatch.isolate_poison(v_channel, v_now, v_left, lease_ms, driver);
+            v_plan := '{}';
+        end;
+        return query select * from paylatch.handouts(v_plan, v_now);
+        v_left := v_left - coalesce(cardinality(v_plan), 0);
+    end loop;
+end $$;
+comment on function paylatch.claim_actions(text, integer, integer) is
+    'Due work for a driver: at most max_actions actions, each under a lease of at least lease_ms milliseconds and its lease_token. Commit before you call anyone. send_within_ms: how long after you asked the call may still be sent; later, do not call and report UNAVAILABLE. No rows on a database that is not armed. Errors: PL004, PL007. Upholds rules 1, 10 and 11.';
+
+-- After a set failed: each due flow alone, in a subtransaction of its own; the one that fails is frozen.
+create function paylatch.isolate_poison(
+    p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text)
+    returns bigint language plpgsql as $$
+declare
+    v_id bigint;
+    v_bad bigint;
+begin
+    for v_id in
+        select j.ref_id from paylatch.job j join paylatch.pay_flow f on f.flow_id = j.ref_id
+        where j.kind = 'flow' and j.channel = p_channel and j.due_at <= p_now
+        order by j.ref_id limit p_max for update skip locked loop
+        begin
+            perform from paylatch.advance_set(array[v_id], null, p_now, null, p_holder, '{}', '{}');
+            -- What a lease would announce is tried as well, and undone.
+            begin
+                perform from paylatch.advance_set(array[v_id], null, p_now, p_lease_ms, p_holder, '{}', '{}');
+                raise exception using errcode = 'PL006', message = 'tried';
+            exception when sqlstate 'PL006' then
+                null;
+            end;
+        exception when others then
+            if paylatch.is_passing_error(sqlstate) then
+                raise;
+            end if;
+            perform paylatch.set_aside(v_id, sqlstate, sqlerrm);
+            v_bad := v_id;
+        end;
+    end loop;
+    return v_bad;
+end $$;
+comment on function paylatch.isolate_poison(text, timestamptz, integer, integer, text) is
+    'Finds the flows whose processing fails and freezes them alone as POISON; returns the last such flow.';

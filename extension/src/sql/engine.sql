@@ -1,0 +1,201 @@
+-- The engine: steps of many flows at once. Claiming, reporting and scanning all come through advance_set().
+--
+-- Lock order: the caller has locked the flows, in key order. Rules are Rust (step()); here rows are moved.
+
+-- Business in the same database, called in place, in a subtransaction: it commits together with the flow, and one that
+-- fails harms no other. Returns the fact, or what close answered.
+create function paylatch.business_in_place(
+    p_flow_id bigint, p_target text, p_action text, p_order_no text, p_biz_key text, p_valid_until timestamptz,
+    p_payload jsonb) returns paylatch.told language plpgsql as $$
+declare
+    v_told paylatch.told;
+    v_began timestamptz := clock_timestamp();
+    v_word text;
+    v_owner text;
+    v_code text;
+begin
+    v_told.flow_id := p_flow_id;
+    v_told.action := case p_action when 'CLOSE_BUSINESS' then 'CLOSE_BUSINESS' else 'QUERY_BUSINESS' end;
+    if p_action = 'EXECUTE_BUSINESS' then
+        begin
+            execute format('select %s_execute($1, $2, $3, $4)', p_target)
+                using p_order_no, p_biz_key, p_valid_until, p_payload;
+        exception when others then
+            -- What the act answered proves nothing; the fact is read next.
+            v_code := sqlstate;
+        end;
+    end if;
+    begin
+        v_told.asked_at := paylatch.clock();
+        if v_told.action = 'CLOSE_BUSINESS' then
+            execute format('select outcome, owner from %s_close($1, $2)', p_target)
+                into v_word, v_owner using p_order_no, p_biz_key;
+        else
+            execute format('select fact, owner from %s_fact($1, $2)', p_target)
+                into v_word, v_owner using p_biz_key, p_order_no;
+        end if;
+        v_told.outcome := case when paylatch.is_evidence(v_told.action, v_word) then v_word else 'UNKNOWN' end;
+        v_told.owner := v_owner;
+    exception when others then
+        v_told.outcome := 'UNKNOWN';
+        v_code := sqlstate;
+    end;
+    v_told.code := coalesce(v_code, case when v_told.outcome = 'UNKNOWN' then 'no_fact' end);
+    v_told.latency_ms := extract(milliseconds from clock_timestamp() - v_began)::integer;
+    return v_told;
+end $$;
+comment on function paylatch.business_in_place(bigint, text, text, text, text, timestamptz, jsonb) is
+    'Calls <target>_execute and _fact, or _close, of a scene with business_mode sql, in a subtransaction. An error is UNKNOWN with its SQLSTATE as code.';
+
+-- The settled planned steps of each flow: what was written, and the action that may leave.
+--   p_ids            flows, locked by the caller
+--   p_told           what came back, at most one per flow; null in scans and claims
+--   p_lease_ms       how long an action may stay out; null: none leaves
+--   p_probing        channels whose breaker is half open: only questions leave
+--   p_paced          channels whose wallet calls must go through the queue and its budget
+create function paylatch.advance_set(
+    p_ids bigint[], p_told paylatch.told[], p_now timestamptz, p_lease_ms integer, p_holder text,
+    p_probing text[], p_paced text[]) returns setof paylatch.planned language plpgsql as $$
+declare
+    v_ids bigint[] := p_ids;
+    v_told paylatch.told[] := p_told;
+    v_plan paylatch.planned[];
+    v_done paylatch.planned[] := '{}';
+begin
+    -- A flow makes at most three edges without anything from outside; a few more rounds would be a bug.
+    for v_round in 1 .. 8 loop
+        select array_agg(row (x.flow_id, x.version, x.status, x.channel, x.s, x.told)::paylatch.planned order by x.flow_id)
+        into v_plan
+        from (
+            select f.flow_id, f.version, f.status, f.channel, t as told,
+                   paylatch.step(
+                       row (f.flow_id, f.trade_order_no, f.amount, f.currency, f.biz_deadline,
+                            f.cancel_requested_at is not null, f.status, f.frozen_reason is not null, f.retry_count,
+                            f.act_unread, f.act_sent_at, f.act_lease_until, f.negative_count, f.negative_since,
+                            f.last_outcome)::paylatch.flow_facts,
+                       sp.policy, t, p_now,
+                       p_now + make_interval(secs => greatest(p_lease_ms,
+                                   1000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0),
+                       f.channel = any (p_probing), f.channel <> all (p_paced)) as s
+            from paylatch.pay_flow f
+            join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
+            left join unnest(v_told) t on t.flow_id = f.flow_id
+            where f.flow_id = any (v_ids)
+            offset 0) x;
+        exit when v_plan is null;
+
+        update paylatch.pay_flow f
+        set version = p.version + 1,
+            status = (p.s).status,
+            retry_count = (p.s).retry_count,
+            act_unread = (p.s).act_unread,
+            act_sent_at = (p.s).act_sent_at,
+            act_lease_until = (p.s).act_lease_until,
+            negative_count = (p.s).negative_count,
+            negative_since = (p.s).negative_since,
+            charge_sent_at = case when (p.s).status = 'PAYING' then coalesce(f.charge_sent_at, (p.s).act_sent_at)
+                                  else f.charge_sent_at end,
+            charged_amount = case when (p.s).status = 'PAYED' then f.amount else f.charged_amount end,
+            refunded_amount = case when (p.s).status = 'REFUNDING' then f.amount else f.refunded_amount end,
+            frozen_reason = coalesce((p.s).froze, f.frozen_reason),
+            last_action = (p.s).logged_action,
+            last_outcome = (p.s).last_outcome,
+            last_error_class = case when (p.s).froze is not null then coalesce((p.s).error_class, 'MANUAL_FREEZE')
+                                    when (p.told).flow_id is null then f.last_error_class
+                                    else (p.s).error_class end,
+            last_error_code = case when (p.told).flow_id is null then null else left((p.told).code, 64) end,
+            channel_request_id = coalesce(left((p.told).request_id, 128), f.channel_request_id),
+            last_latency_ms = (p.told).latency_ms
+        from unnest(v_plan) p
+        where f.flow_id = p.flow_id and f.version = p.version and (p.s).changed;
+
+        -- What is settled leaves the loop; what needs no one outside goes round again.
+        select coalesce(v_done || array_agg(p) filter (where not (p.s).again and not x.in_place), v_done),
+               coalesce(array_agg(p.flow_id) filter (where (p.s).again or x.in_place), '{}'),
+               array_agg(paylatch.business_in_place(p.flow_id, sp.business_target, (p.s).action, f.trade_order_no,
+                                                    o.biz_key, f.biz_deadline, f.payload)) filter (where x.in_place)
+        into v_done, v_ids, v_told
+        from unnest(v_plan) p
+        join paylatch.pay_flow f on f.flow_id = p.flow_id
+        join paylatch.pay_order o on o.order_id = f.order_id
+        join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
+        cross join lateral (select (p.s).action in ('EXECUTE_BUSINESS', 'QUERY_BUSINESS', 'CLOSE_BUSINESS')
+                                   and (sp.policy).business_mode = 'sql' as in_place) x;
+        exit when v_ids = '{}';
+    end loop;
+
+    -- One write per job: its next due time, and the lease of the action that leaves.
+    update paylatch.job j
+    set lane = (p.s).lane,
+        due_at = (p.s).due_at,
+        action = (p.s).action,
+        lease_token = case when (p.s).action is not null then nextval('paylatch.lease_token_seq') end,
+        lease_holder = case when (p.s).action is not null then p_holder end,
+        leased_at = case when (p.s).action is not null then p_now end
+    from unnest(v_done) p
+    where j.kind = 'flow' and j.ref_id = p.flow_id
+      and ((p.s).changed or (p.s).action is not null or (p.told).flow_id is not null or (p.s).due_at <> j.due_at)
+      and (p.s).status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+    return query select * from unnest(v_done);
+end $$;
+comment on function paylatch.advance_set(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
+    'Takes each of the locked flows as far as it goes without anything from outside, in a handful of statements, and leases the action that may leave. Upholds rules 1 to 6 and 10.';
+
+-- The rows that a driver needs to carry planned actions out.
+create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
+    returns setof paylatch.handout language sql stable as $$
+    select f.flow_id, j.lease_token, f.version, j.action, f.channel, f.scene,
+           case when paylatch.is_wallet_action(j.action) then null else sp.business_target end,
+           f.trade_order_no, paylatch.refund_order_no(f.trade_order_no), o.merchant_id, f.user_id, o.biz_key,
+           f.amount, f.currency::text, f.biz_deadline,
+           greatest(0, floor(extract(epoch from
+               case when j.action = 'EXECUTE_BUSINESS' then least(j.due_at, f.biz_deadline
+                                                                  + make_interval(secs => sp.business_timeout_ms / 1000.0))
+                    else j.due_at end - p_now) * 1000)
+               - case when paylatch.is_wallet_action(j.action) then sp.call_timeout_ms else sp.business_timeout_ms end)::integer,
+           f.payload
+    from unnest(p_plan) p
+    join paylatch.pay_flow f on f.flow_id = p.flow_id
+    join paylatch.pay_order o on o.order_id = f.order_id
+    join paylatch.job j on j.kind = 'flow' and j.ref_id = f.flow_id
+    join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
+    where (p.s).action is not null
+$$;
+comment on function paylatch.handouts(paylatch.planned[], timestamptz) is
+    'The leased actions of a plan as a driver needs them. send_within_ms: how long the call may still be sent, so that its answer comes within the lease, and for EXECUTE_BUSINESS no later than the deadline.';
+
+-- Errors that say "try again" or "stop", never "this row is bad".
+create function paylatch.is_passing_error(p_sqlstate text) returns boolean language sql immutable parallel safe as $$
+    select left(p_sqlstate, 2) in ('08', '40', '53', '57', '58') or p_sqlstate in ('55P03', 'PL007')
+$$;
+comment on function paylatch.is_passing_error(text) is 'Whether an error concerns the whole call (deadlock, shutdown, full disk, not migrated) and not one row of a set.';
+
+-- A flow whose processing failed inside the database is set aside, alone.
+create function paylatch.set_aside(p_flow_id bigint, p_sqlstate text, p_message text) returns void language plpgsql as $$
+begin
+    update paylatch.pay_flow f
+    set frozen_reason = 'POISON', version = version + 1, last_error_class = 'MANUAL_FREEZE',
+        last_error_code = p_sqlstate, last_action = null, last_outcome = null
+    where f.flow_id = p_flow_id and f.frozen_reason is null and f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+    update paylatch.job j
+    set due_at = 'infinity', action = null, lease_token = null, lease_holder = null, leased_at = null
+    where j.kind = 'flow' and j.ref_id = p_flow_id;
+    update paylatch.incident i set detail = i.detail || jsonb_build_object('error', left(p_message, 500))
+    where i.flow_id = p_flow_id and i.kind = 'POISON' and i.resolved_at is null;
+end $$;
+comment on function paylatch.set_aside(bigint, text, text) is 'Freezes one flow as POISON with the error that its processing raised.';
+
+create function paylatch.is_armed() returns boolean language sql stable as $$
+    select exists (select from paylatch.armed a where a.system_identifier = paylatch.system_identifier()
+                   and a.database_name = current_database())
+$$;
+comment on function paylatch.is_armed() is 'Whether this cluster and database may hand out actions.';
+
+create function paylatch.require_migrated() returns void language plpgsql stable as $$
+begin
+    if to_regclass('paylatch.pay_flow') is null or to_regclass('paylatch.scene_policy') is null then
+        raise exception using errcode = 'PL007', message = 'paylatch is installed but not migrated',
+            hint = 'Run `paylatchd migrate`, or the files in migrations/ in order with psql.';
+    end if;
+end $$;
+comment on function paylatch.require_migrated() is 'Raises PL007, saying what to run, where the tables are missing.';

@@ -1,0 +1,40 @@
+-- Functions written in Rust with composite arguments (engine.rs), and the row guards (guard.rs).
+
+create function paylatch.step(
+    facts paylatch.flow_facts, policy paylatch.policy, told paylatch.told, now timestamptz,
+    lease_until timestamptz, questions_only boolean, wallet_may_leave boolean) returns paylatch.step
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_step';
+create function paylatch.grant_budget(
+    limits paylatch.limits, breaker paylatch.breaker, now timestamptz, want integer, doubtful boolean)
+    returns paylatch.grant_given
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_grant';
+create function paylatch.spend_budget(
+    limits paylatch.limits, breaker paylatch.breaker, now timestamptz, calls integer) returns paylatch.breaker
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_spend';
+create function paylatch.settle_breaker(
+    limits paylatch.limits, breaker paylatch.breaker, now timestamptz, answered integer, failed integer, run integer)
+    returns paylatch.breaker
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_settle';
+
+create function paylatch.guard_flow() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_flow';
+create function paylatch.guard_order() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_order';
+create function paylatch.guard_refund() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_refund';
+create function paylatch.guard_append_only() returns trigger
+    language c as 'MODULE_PATHNAME', 'paylatch_guard_append_only';
+
+comment on function paylatch.step(paylatch.flow_facts, paylatch.policy, paylatch.told, timestamptz, timestamptz, boolean, boolean) is
+    'One step of one flow, pure: applies what was told (null: nothing) and says the row''s new decision columns, at most one edge, the next action and the due time. lease_until null: no action leaves. Upholds rules 1 to 4.';
+comment on function paylatch.grant_budget(paylatch.limits, paylatch.breaker, timestamptz, integer, boolean) is
+    'How many wallet calls a channel may be asked for now, of which refunds come first, and whether only questions may leave. Pure.';
+comment on function paylatch.spend_budget(paylatch.limits, paylatch.breaker, timestamptz, integer) is
+    'The channel''s moving parts after so many calls were handed out. Pure.';
+comment on function paylatch.settle_breaker(paylatch.limits, paylatch.breaker, timestamptz, integer, integer, integer) is
+    'The channel''s moving parts after answers: how many were answers, how many were none, and how many of the newest in a row were none. Pure.';
+comment on function paylatch.guard_flow() is
+    'Row guard of pay_flow: legal edge, version + 1, frozen columns, no delete; chains the log hash. Raises 23514 with the rule''s number. Upholds rules 3, 4 and 9.';
+comment on function paylatch.guard_order() is
+    'Row guard of pay_order: legal edge, version + 1, frozen columns, no delete. Raises 23514.';
+comment on function paylatch.guard_refund() is
+    'Row guard of refund: legal edge, version + 1, frozen columns, no delete. Raises 23514.';
+comment on function paylatch.guard_append_only() is
+    'Row guard of append-only tables: refuses update and delete. Raises 23514. Upholds rule 9.';

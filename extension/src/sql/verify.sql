@@ -1,0 +1,223 @@
+-- The "Never" rules, checked against what is stored, by number; and the guards themselves.
+-- Each check is a query for the rows that break its rule; it reads history, so run it off-peak on a large database.
+
+-- The guards that must stand: triggers enabled ALWAYS and calling our functions, constraints in place, functions as shipped.
+create function paylatch.verify_guards() returns table (name text, ok boolean, broken bigint, detail text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    return query
+    with expected(table_name, trigger_name, function_name) as (values
+        ('pay_flow', 't10_guard', 'guard_flow'), ('pay_flow', 't11_no_truncate', 'refuse_truncate'),
+        ('pay_flow', 't50_log_insert', 'on_flow_insert_log'), ('pay_flow', 't50_log_update', 'on_flow_update_log'),
+        ('pay_flow', 't60_job_insert', 'on_flow_insert_job'), ('pay_flow', 't60_job_update', 'on_flow_update_job'),
+        ('pay_flow', 't70_order_insert', 'on_flow_insert_order'), ('pay_flow', 't70_order_update', 'on_flow_update_order'),
+        ('pay_flow', 't80_aside_update', 'on_flow_update_aside'),
+        ('pay_order', 't05_projection_only', 'refuse_direct'), ('pay_order', 't10_guard', 'guard_order'),
+        ('pay_order', 't11_no_truncate', 'refuse_truncate'),
+        ('refund', 't10_guard', 'guard_refund'), ('refund', 't11_no_truncate', 'refuse_truncate'),
+        ('refund', 't50_log', 'on_refund_insert_log'), ('refund', 't50_log_update', 'on_refund_update_log'),
+        ('job', 't10_guard', 'guard_job_delete'), ('job', 't11_no_truncate', 'refuse_truncate'),
+        ('job', 't12_guard_identity', 'refuse_direct'),
+        ('transition_log', 't10_guard', 'guard_append_only'), ('transition_log', 't11_no_truncate', 'refuse_truncate')
+    ), wanted as (
+        select e.table_name, ('paylatch.' || e.table_name)::regclass as relation, e.trigger_name, e.function_name from expected e
+        union all
+        select i.inhrelid::regclass::text, i.inhrelid::regclass, e.trigger_name, e.function_name
+        from pg_inherits i cross join expected e
+        where i.inhparent = 'paylatch.transition_log'::regclass and e.table_name = 'transition_log'
+    ), bad as (
+        select w.table_name || '.' || w.trigger_name || case
+                   when t.oid is null then ' is missing'
+                   when t.tgenabled <> 'A' then ' is not enabled always'
+                   else ' calls another function' end as says
+        from wanted w
+        left join pg_trigger t on t.tgrelid = w.relation and t.tgname = w.trigger_name
+        left join pg_proc p on p.oid = t.tgfoid
+        where t.oid is null or t.tgenabled <> 'A' or p.proname <> w.function_name
+           or p.pronamespace <> 'paylatch'::regnamespace
+    )
+    select 'guard triggers enabled', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
+
+    return query
+    with expected(table_name, constraint_name) as (values
+        ('pay_flow', 'pay_flow_pkey'), ('pay_flow', 'attempts_are_numbered'), ('pay_flow', 'charged_in_full'),
+        ('pay_flow', 'refund_within_charge'), ('pay_flow', 'ended_is_not_frozen'), ('pay_flow', 'payload_small'),
+        ('pay_order', 'pay_order_pkey'), ('pay_order', 'one_order_per_target'), ('refund', 'refund_pkey'),
+        ('refund', 'one_refund_per_number'), ('job', 'job_pkey'), ('transition_log', 'transition_log_pkey'),
+        ('armed', 'one_row'), ('scene', 'biz_grace_exceeds_timeout')
+    ), bad as (
+        select e.table_name || '.' || e.constraint_name || ' is missing' as says from expected e
+        where not exists (select from pg_constraint c where c.conrelid = ('paylatch.' || e.table_name)::regclass
+                          and c.conname = e.constraint_name and c.convalidated)
+        union all
+        select 'domain ' || d.name || ' has lost its check' from (values ('flow_status'), ('order_status'), ('refund_status'), ('amount'), ('currency_code')) d(name)
+        where not exists (select from pg_constraint c where c.contypid = ('paylatch.' || d.name)::regtype and c.convalidated)
+    )
+    select 'constraints in place', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
+
+    return query
+    with bad as (
+        select coalesce(m.key, p.oid::regprocedure::text) || case when p.oid is null then ' is missing' else ' was replaced' end as says
+        from jsonb_each_text(paylatch.manifest()) m
+        left join pg_proc p on p.oid = to_regprocedure(m.key)
+        where p.oid is null or paylatch.digest_of(p.oid) <> m.value
+    )
+    select 'functions as shipped', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
+end $$;
+comment on function paylatch.verify_guards() is
+    'Guard triggers missing, disabled or re-pointed; constraints missing; functions of the extension replaced.';
+
+create function paylatch.digest_of(p_function oid) returns text language sql stable
+    set search_path = pg_catalog, pg_temp as $$
+    select md5(concat_ws('|', p.prosrc, p.probin, p.prosecdef, p.prolang::text, p.proconfig::text))
+    from pg_proc p where p.oid = p_function
+$$;
+comment on function paylatch.digest_of(oid) is 'Digest of a function''s body and settings, as manifest() records it.';
+
+-- Rules about flows, orders, refunds and jobs as they stand.
+create function paylatch.verify_rows() returns table (rule integer, name text, broken bigint, detail text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    return query
+    select 1, 'one charge per order number, one refund per refund number', count(*), min(x.says) from (
+        select format('flow %s bears %s', f.flow_id, f.trade_order_no) as says from paylatch.pay_flow f
+        where f.trade_order_no <> paylatch.trade_order_no(split_part(f.trade_order_no, '_', 1), f.user_id, f.flow_id)
+        union all
+        select format('flow %s became %s %s times', l.ref_id, l.to_status, count(*)) from paylatch.transition_log l
+        where l.kind = 'flow' and l.from_status <> l.to_status
+        group by l.ref_id, l.to_status having count(*) > 1
+        union all
+        select format('%s is used by %s refunds', r.refund_order_no, count(*)) from paylatch.refund r
+        group by r.refund_order_no having count(*) > 1) x;
+    return query
+    select 2, 'no compensation beside BIZ_SUCCESS; after-sale refunds only there', count(*), min(x.says) from (
+        select format('refund %s (%s) of flow %s, which is %s', r.refund_id, r.kind, r.flow_id, f.status) as says
+        from paylatch.refund r left join paylatch.pay_flow f using (flow_id)
+        where f.flow_id is null or (r.kind = 'COMPENSATION' and f.status not in ('REFUNDING', 'REFUNDED'))
+           or (r.kind = 'AFTER_SALE' and f.status <> 'BIZ_SUCCESS')) x;
+    return query
+    select 3, 'REFUNDED implies charged, and not owned by this attempt', count(*), min(x.says) from (
+        select format('flow %s is %s without a charge', f.flow_id, f.status) as says from paylatch.pay_flow f
+        where f.status in ('PAYED', 'BIZ_SUCCESS', 'REFUNDING', 'REFUNDED') and f.charged_amount is distinct from f.amount
+        union all
+        select format('flow %s is %s, its compensation %s', f.flow_id, f.status, coalesce(r.status::text, 'is missing'))
+        from paylatch.pay_flow f left join paylatch.refund r on r.flow_id = f.flow_id and r.kind = 'COMPENSATION'
+        where f.status in ('REFUNDING', 'REFUNDED')
+          and r.status is distinct from case f.status when 'REFUNDED' then 'SUCCEEDED' else 'PENDING' end) x;
+    return query
+    select 5, 'one live attempt per order, numbered without gaps, none after PAID', count(*), min(x.says) from (
+        select format('order %s has %s live attempts', f.order_id, count(*)) as says from paylatch.pay_flow f
+        where f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL') group by f.order_id having count(*) > 1
+        union all
+        select format('order %s: %s attempts, the last is number %s, %s succeeded', o.order_id, a.attempts, a.last_no, a.won)
+        from paylatch.pay_order o
+        join (select f.order_id, count(*) as attempts, max(f.attempt_no) as last_no,
+                     count(*) filter (where f.status = 'BIZ_SUCCESS') as won,
+                     max(f.attempt_no) filter (where f.status = 'BIZ_SUCCESS') as won_no,
+                     max(f.flow_id) filter (where f.status = 'BIZ_SUCCESS') as won_id,
+                     max(f.flow_id) filter (where f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')) as live_id
+              from paylatch.pay_flow f group by f.order_id) a using (order_id)
+        where a.attempts <> a.last_no or a.attempts <> o.attempt_count or a.won > 1 or a.won_no <> a.last_no
+           or o.live_flow_id is distinct from a.live_id or o.paid_flow_id is distinct from a.won_id
+           or o.status <> case when a.live_id is not null then 'PROCESSING' when a.won = 0 then 'PENDING'
+                               when o.status = 'REFUNDED' then 'REFUNDED' else 'PAID' end
+        union all
+        select format('flow %s belongs to no order', f.flow_id) from paylatch.pay_flow f
+        where not exists (select from paylatch.pay_order o where o.order_id = f.order_id)) x;
+    return query
+    select 6, 'every unfinished flow has a job, every ended one has none', count(*), min(x.says) from (
+        select format('flow %s is %s and has no job', f.flow_id, f.status) as says from paylatch.pay_flow f
+        where f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')
+          and not exists (select from paylatch.job j where j.kind = 'flow' and j.ref_id = f.flow_id)
+        union all
+        select format('job of %s %s, which has ended', j.kind, j.ref_id) from paylatch.job j
+        where j.kind = 'flow' and not exists (select from paylatch.pay_flow f where f.flow_id = j.ref_id
+              and f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL'))
+        union all
+        select format('flow %s is frozen, its job is not', f.flow_id) from paylatch.job j join paylatch.pay_flow f on f.flow_id = j.ref_id
+        where j.kind = 'flow' and (f.frozen_reason is not null) <> (j.due_at = 'infinity')) x;
+    return query
+    select 7, 'reserved and succeeded refunds within the charge', count(*), min(x.says) from (
+        select format('flow %s: %s held back of %s charged, refunds say %s', f.flow_id, f.refunded_amount,
+                      coalesce(f.charged_amount, 0), coalesce(r.held, 0)) as says
+        from paylatch.pay_flow f
+        left join (select r.flow_id, sum(r.amount) as held from paylatch.refund r
+                   where r.status in ('REQUESTED', 'PENDING', 'SUCCEEDED') group by r.flow_id) r using (flow_id)
+        where f.refunded_amount <> coalesce(r.held, 0)
+           or f.refunded_amount + f.disputed_amount > coalesce(f.charged_amount, 0)) x;
+    return query
+    select 10, 'no call without a committed announcement', count(*), min(x.says) from (
+        select format('flow %s is %s and no charge was announced', f.flow_id, f.status) as says from paylatch.pay_flow f
+        where f.charge_sent_at is null and (f.charged_amount is not null or f.last_action = 'CHARGE')
+        union all
+        select format('flow %s: %s is out, but the row does not say so', f.flow_id, j.action)
+        from paylatch.job j join paylatch.pay_flow f on f.flow_id = j.ref_id
+        where j.kind = 'flow' and j.action in ('CHARGE', 'EXECUTE_BUSINESS', 'REFUND') and not f.act_unread) x;
+end $$;
+comment on function paylatch.verify_rows() is 'Rules 1, 2, 3, 5, 6, 7 and 10: how many rows break each, and one of them.';
+
+-- Rules about the log: legal edges, no gap, no broken chain, and an end that is the row's own state.
+create function paylatch.verify_log() returns table (rule integer, name text, broken bigint, detail text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    return query
+    with chain as materialized (
+        select l.*, lag(l.hash) over w as hash_before, lag(l.version) over w as version_before,
+               lag(l.to_status) over w as status_before, lead(l.version) over w is null as newest
+        from paylatch.transition_log l window w as (partition by l.kind, l.ref_id order by l.version, l.at)
+    )
+    select 4, 'legal edges, contiguous versions, and the row stands where its log ends', count(*), min(x.says) from (
+        select format('%s %s version %s: %s -> %s', c.kind, c.ref_id, c.version, c.from_status, c.to_status) as says
+        from chain c
+        where c.version <> coalesce(c.version_before + 1, 0) or c.from_status is distinct from c.status_before
+           or (c.kind = 'flow' and c.from_status <> c.to_status and not paylatch.can_transition(c.from_status, c.to_status))
+        union all
+        select format('flow %s is %s in version %s, its log ends with %s in version %s', f.flow_id, f.status, f.version,
+                      c.to_status, c.version)
+        from paylatch.pay_flow f left join chain c on c.kind = 'flow' and c.ref_id = f.flow_id and c.newest
+        where c.version is distinct from f.version or c.to_status is distinct from f.status) x
+    union all
+    select 9, 'the log is append-only and chained', count(*), min(x.says) from (
+        select format('%s %s version %s does not match its hash', c.kind, c.ref_id, c.version) as says from chain c
+        where c.hash <> paylatch.log_hash(c.hash_before, c.kind, c.ref_id, c.version, c.at, c.from_status, c.to_status,
+                                          c.source, c.actor, c.action, c.outcome, c.code, c.request_id, c.frozen_reason)
+        union all
+        select format('flow %s: the log''s newest hash is not the row''s', f.flow_id)
+        from paylatch.pay_flow f left join chain c on c.kind = 'flow' and c.ref_id = f.flow_id and c.newest
+        where c.hash is distinct from f.log_hash
+        union all
+        select format('refund %s: the log''s newest hash is not the row''s', r.refund_id)
+        from paylatch.refund r left join chain c on c.kind = 'refund' and c.ref_id = r.refund_id and c.newest
+        where c.hash is distinct from r.log_hash) x;
+end $$;
+comment on function paylatch.verify_log() is 'Rules 4 and 9: how many log rows or flows break each, and one of them.';
+
+create function paylatch.verify_access() returns table (rule integer, name text, broken bigint, detail text)
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select 11, 'roles call functions; none writes a table', count(*), min(format('%s may %s %s', r.role, p.privilege, c.oid::regclass))
+    from pg_class c
+    cross join (values ('paylatch_app'), ('paylatch_driver'), ('paylatch_operator'), ('paylatch_approver'), ('paylatch_auditor'), ('public')) r(role)
+    cross join (values ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('SELECT')) p(privilege)
+    where c.relnamespace = 'paylatch'::regnamespace and c.relkind in ('r', 'p')
+      and (p.privilege <> 'SELECT' or r.role in ('paylatch_app', 'paylatch_driver', 'public'))
+      and has_table_privilege(r.role, c.oid, p.privilege)
+$$;
+comment on function paylatch.verify_access() is 'Rule 11: table privileges that a role must not have.';
+
+create function paylatch.verify() returns table (rule integer, name text, ok boolean, broken bigint, detail text)
+    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform paylatch.require_migrated();
+    return query
+    select x.rule, x.name, x.broken = 0, x.broken, x.detail from (
+        select * from paylatch.verify_rows()
+        union all select * from paylatch.verify_log()
+        union all select * from paylatch.verify_access()
+        union all select 8, 'one idempotency key, one flow or refund', 0, 'no idempotency keys are kept by this version'
+        union all select 12, 'an event if and only if its transition', 0, 'no events are kept by this version') x
+    order by x.rule;
+    return query
+    select 100 + (row_number() over ())::integer, g.name, g.ok, g.broken, g.detail from paylatch.verify_guards() g;
+end $$;
+comment on function paylatch.verify() is
+    'Every "Never" rule by number: ok, how many rows break it and one of them; from 101 the guards: triggers, constraints, functions. Reads all of history. Error: PL007.';

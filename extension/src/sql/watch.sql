@@ -1,0 +1,135 @@
+-- What monitoring and operators see from inside the database.
+
+create function paylatch.metrics() returns table (name text, labels jsonb, value double precision)
+    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform paylatch.require_migrated();
+    return query
+    select x.name, jsonb_build_object('scene', s.scene, 'channel', s.channel, 'currency', s.currency, 'status', s.status,
+                                      'frozen', s.frozen::text), x.value
+    from paylatch.stat_flow s cross join lateral (values
+        ('unfinished_flows', s.flows::float8), ('unfinished_amount_minor_units', s.amount::float8),
+        ('unfinished_need_attention', s.need_attention::float8), ('unfinished_oldest_age_seconds', s.oldest_age_s),
+        ('unfinished_p95_age_seconds', s.p95_age_s)) x(name, value)
+    union all
+    select 'state_entries_per_second', jsonb_build_object('status', e.status, 'source', e.source), e.per_second::float8
+    from paylatch.stat_entry e
+    union all
+    select x.name, jsonb_build_object('channel', c.channel, 'action', c.action, 'outcome', c.outcome), x.value
+    from paylatch.stat_call c cross join lateral (values
+        ('answers_last_5_minutes', c.answers::float8), ('answer_p95_latency_ms', c.p95_latency_ms::float8)) x(name, value)
+    union all
+    select x.name, jsonb_build_object('channel', q.channel, 'lane', q.lane), x.value
+    from paylatch.stat_queue q cross join lateral (values
+        ('queue_due', q.due::float8), ('queue_leased', q.leased::float8), ('queue_unfinished', q.unfinished::float8),
+        ('queue_oldest_due_age_seconds', coalesce(q.oldest_due_age_s, 0))) x(name, value)
+    union all
+    select x.name, jsonb_build_object('channel', c.channel), x.value
+    from paylatch.stat_channel c cross join lateral (values
+        ('breaker_open', (c.breaker <> 'closed')::integer::float8), ('breaker_failures', c.failures::float8),
+        ('channel_in_flight', c.in_flight::float8)) x(name, value)
+    union all
+    select 'incidents_open', jsonb_build_object('kind', i.kind), count(*)::float8
+    from paylatch.incident i where i.resolved_at is null group by i.kind
+    union all
+    select 'task_last_run_age_seconds', jsonb_build_object('task', t.task), extract(epoch from paylatch.clock() - t.started_at)::float8
+    from paylatch.stat_task t
+    union all
+    select 'armed', '{}', paylatch.is_armed()::integer::float8;
+end $$;
+comment on function paylatch.metrics() is
+    'Gauges for Prometheus: name, labels, value. Money in minor units, ages in seconds. Cost follows unfinished work and the last five minutes. Error: PL007.';
+
+create function paylatch.policy_endpoints() returns table (kind text, name text)
+    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform paylatch.require_migrated();
+    return query
+    select 'wallet', c.channel from paylatch.channel c
+    union select 'business', s.business_target from paylatch.scene s where s.business_mode = 'http'
+    order by 1, 2;
+end $$;
+comment on function paylatch.policy_endpoints() is
+    'What a daemon''s configuration must be able to serve: every channel, and every http business target. Error: PL007.';
+
+create function paylatch.schema_version() returns text
+    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform paylatch.require_migrated();
+    return (select extversion from pg_extension where extname = 'paylatch');
+end $$;
+comment on function paylatch.schema_version() is 'The version of the extension that the migrations brought this database to. Error: PL007.';
+
+create function paylatch.doctor() returns table (check_name text, ok boolean, level text, says text)
+    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    v_scan timestamptz;
+    v_caller text;
+begin
+    perform paylatch.require_migrated();
+    check_name := 'versions'; level := 'error';
+    ok := paylatch.version() = paylatch.schema_version();
+    says := format('library %s, extension %s', paylatch.version(), paylatch.schema_version())
+        || case when ok then '' else '; run `paylatchd migrate`, or restart the server after installing a new library' end;
+    return next;
+    check_name := 'guards'; level := 'error';
+    select bool_and(v.ok), coalesce(string_agg(v.name || ': ' || v.detail, '; ') filter (where not v.ok), 'all in place and always on')
+    into ok, says from paylatch.verify_guards() v;
+    return next;
+    check_name := 'armed'; level := 'error'; ok := paylatch.is_armed();
+    says := case when ok then 'this database may hand out actions'
+                 else 'this is a copy: no action is handed out until an operator calls paylatch.arm()' end;
+    return next;
+    select t.started_at, t.caller into v_scan, v_caller from paylatch.stat_task t where t.task = 'scan';
+    check_name := 'scanner'; level := 'warn';
+    ok := coalesce(v_scan > paylatch.clock() - interval '3 minutes', false);
+    says := case when v_scan is null then 'never ran; pg_cron or a daemon runs it every minute'
+                 else format('last ran at %s, by %s', paylatch.when_said(v_scan), v_caller) end;
+    return next;
+    check_name := 'pg_cron'; level := 'warn';
+    ok := coalesce(current_setting('cron.database_name', true), '') = current_database()
+        and exists (select from pg_extension where extname = 'pg_cron')
+        and exists (select from paylatch.task_run t where t.task = 'scan' and t.caller = 'pg_cron'
+                    and t.started_at > paylatch.clock() - interval '3 minutes');
+    says := case when ok then 'runs scan() every minute'
+                 when coalesce(current_setting('cron.database_name', true), '') <> current_database()
+                 then 'not set up for this database; the daemon ticks instead (shared_preload_libraries, cron.database_name, then select paylatch.schedule())'
+                 else 'set up, but silent for three minutes or never scheduled; select paylatch.schedule() repeats the set-up' end;
+    return next;
+    level := 'warn';
+    for check_name, ok, says in
+        select 'held snapshot', false, format('pid %s (%s, %s) holds a snapshot for %s; dead queue rows pile up until it ends: select pg_terminate_backend(%s)',
+               a.pid, coalesce(a.usename, a.backend_type), coalesce(nullif(a.application_name, ''), 'no application_name'),
+               date_trunc('second', clock_timestamp() - a.xact_start), a.pid)
+        from pg_stat_activity a
+        where a.backend_xmin is not null and a.xact_start < clock_timestamp() - interval '1 minute' and a.pid <> pg_backend_pid()
+          and a.backend_type <> 'walsender'
+        order by a.xact_start loop
+        return next;
+    end loop;
+    for check_name, ok, says in
+        select s.name, s.setting = s.wanted, s.name || ' = ' || s.setting || case when s.setting = s.wanted then '' else '; ' || s.because end
+        from (select p.name, p.setting, w.wanted, w.because from (values
+                  ('fsync', 'on', 'a crash can lose everything'),
+                  ('synchronous_commit', 'on', 'a crash can lose acknowledged payments'),
+                  ('full_page_writes', 'on', 'a crash can corrupt pages')) w(name, wanted, because)
+              join pg_settings p using (name)) s loop
+        level := case when check_name = 'synchronous_commit' and says like '%remote%' then 'info' else 'error' end;
+        return next;
+    end loop;
+    check_name := 'scenes'; level := 'info'; ok := exists (select from paylatch.scene);
+    says := (select count(*) from paylatch.scene) || ' scenes, ' || (select count(*) from paylatch.channel) || ' channels'
+        || case when ok then '' else '; add rows to paylatch.channel and paylatch.scene' end;
+    return next;
+    check_name := 'open incidents'; level := 'warn';
+    select count(*) = 0, count(*) || ' open' || case when count(*) = 0 then '' else ': select * from paylatch.incident where resolved_at is null' end
+    into ok, says from paylatch.incident i where i.resolved_at is null;
+    return next;
+    check_name := 'log partitions'; level := 'warn';
+    ok := not exists (select from only paylatch.transition_log_other)
+        and to_regclass('paylatch.transition_log_' || to_char(paylatch.clock() at time zone 'UTC' + interval '1 month', 'YYYY_MM')) is not null;
+    says := case when ok then 'made ahead' else 'missing; scan() makes them once a day' end;
+    return next;
+end $$;
+comment on function paylatch.doctor() is
+    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, partitions. level: how bad a check is where it is not ok. Error: PL007.';

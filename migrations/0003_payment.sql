@@ -1,0 +1,173 @@
+-- The three records of fact and the queue of unfinished work.
+--
+-- pay_flow has no index on, and no predicate over, a column that changes: every update stays on its page (HOT) and
+-- writes no index entry. `job` is the index of unfinished work, kept by trigger in the transaction of the change.
+-- Columns that never change come first, so that an update's log record holds little more than what changed.
+-- No foreign keys between these tables: orders and flows are never deleted, creation writes both under the order's
+-- lock, and a reference check per flow and update would cost more than the update. verify() looks instead.
+
+create sequence paylatch.order_id_seq as bigint;
+create sequence paylatch.flow_id_seq as bigint maxvalue 8796093022207 cache 1;
+create sequence paylatch.refund_id_seq as bigint;
+create sequence paylatch.lease_token_seq as bigint;
+
+create table paylatch.pay_order (
+    order_id bigint primary key default nextval('paylatch.order_id_seq'),
+    created_at timestamptz not null default paylatch.clock(),
+    merchant_id text not null
+        constraint merchant_id_length check (length(merchant_id) between 1 and 64),
+    scene text not null,
+    user_id text not null
+        constraint user_id_length check (length(user_id) between 1 and 128),
+    biz_key text not null
+        constraint biz_key_length check (length(biz_key) between 1 and 160),
+    version bigint not null default 0,
+    updated_at timestamptz not null default paylatch.clock(),
+    live_flow_id bigint,
+    paid_flow_id bigint,
+    refunded_amount bigint not null default 0
+        constraint order_refunded_not_negative check (refunded_amount >= 0),
+    attempt_count integer not null default 0,
+    status paylatch.order_status not null default 'PENDING',
+    constraint one_order_per_target unique (merchant_id, scene, user_id, biz_key)
+) with (fillfactor = 70);
+comment on table paylatch.pay_order is 'The business target, long-lived. A projection of its attempts: only their triggers change it.';
+
+create table paylatch.pay_flow (
+    flow_id bigint primary key,
+    order_id bigint not null,
+    amount paylatch.amount not null,
+    biz_deadline timestamptz not null,
+    created_at timestamptz not null default paylatch.clock(),
+    attempt_no integer not null
+        constraint attempt_positive check (attempt_no > 0),
+    currency paylatch.currency_code not null,
+    scene text not null,
+    channel text not null,
+    user_id text not null,
+    trade_order_no text not null,
+    payload jsonb
+        constraint payload_small check (payload is null or octet_length(payload::text) <= 8192),
+    -- what changes
+    version bigint not null default 0,
+    updated_at timestamptz not null default paylatch.clock(),
+    charge_sent_at timestamptz,
+    act_sent_at timestamptz,
+    act_lease_until timestamptz,
+    negative_since timestamptz,
+    cancel_requested_at timestamptz,
+    charged_amount bigint,
+    refunded_amount bigint not null default 0,
+    disputed_amount bigint not null default 0,
+    retry_count integer not null default 0,
+    negative_count integer not null default 0,
+    last_latency_ms integer,
+    act_unread boolean not null default false,
+    status paylatch.flow_status not null default 'WAIT_PAY',
+    last_action text,
+    last_outcome text,
+    last_error_class text,
+    last_error_code text,
+    channel_request_id text,
+    frozen_reason text,
+    log_hash bytea,
+    constraint attempts_are_numbered unique (order_id, attempt_no),
+    constraint charged_in_full check
+        (charged_amount = amount or (charged_amount is null and status in ('WAIT_PAY', 'PAYING', 'PAY_FAIL'))),
+    constraint refund_within_charge check
+        (refunded_amount >= 0 and disputed_amount >= 0 and refunded_amount + disputed_amount <= amount),
+    constraint ended_is_not_frozen check
+        (frozen_reason is null or status in ('WAIT_PAY', 'PAYING', 'PAYED', 'REFUNDING'))
+) with (fillfactor = 50);
+comment on table paylatch.pay_flow is 'One payment attempt. Changed by commands through compare-and-set; guarded row by row.';
+comment on column paylatch.pay_flow.amount is 'Minor units of currency, frozen at creation.';
+comment on column paylatch.pay_flow.refunded_amount is 'Reserved and succeeded refunds, minor units.';
+comment on column paylatch.pay_flow.act_unread is 'This state''s act (charge, execute, refund) was announced and no answer has settled what became of it.';
+comment on column paylatch.pay_flow.act_lease_until is 'End of the last lease in which that act could have left.';
+comment on column paylatch.pay_flow.frozen_reason is 'Not null: no automatic action until an operator decides.';
+comment on column paylatch.pay_flow.payload is 'Opaque to paylatch, passed to wallet and business; at most 8 KiB; never a card number.';
+comment on column paylatch.pay_flow.log_hash is 'Hash of the newest log row of this flow; the head of its chain.';
+
+create table paylatch.refund (
+    refund_id bigint primary key default nextval('paylatch.refund_id_seq'),
+    flow_id bigint not null,
+    amount paylatch.amount not null,
+    created_at timestamptz not null default paylatch.clock(),
+    kind text not null
+        constraint refund_kind_known check (kind in ('COMPENSATION', 'AFTER_SALE', 'RECON')),
+    currency paylatch.currency_code not null,
+    refund_order_no text not null
+        constraint one_refund_per_number unique
+        constraint refund_number_shape check (refund_order_no ~ '^[0-9a-z_]{6,32}$'),
+    -- what changes
+    version bigint not null default 0,
+    updated_at timestamptz not null default paylatch.clock(),
+    status paylatch.refund_status not null default 'PENDING',
+    last_action text,
+    last_outcome text,
+    last_error_code text,
+    channel_request_id text,
+    frozen_reason text,
+    log_hash bytea
+);
+comment on table paylatch.refund is 'One refund of one attempt. A COMPENSATION is the flow''s own undo and follows it.';
+create index refund_of_flow on paylatch.refund (flow_id);
+
+create table paylatch.job (
+    ref_id bigint not null,
+    kind text not null constraint job_kind_known check (kind in ('flow', 'refund')),
+    channel text not null,
+    lane text not null constraint lane_known check (lane in ('new', 'ask', 'biz', 'refund')),
+    due_at timestamptz not null,
+    leased_at timestamptz,
+    lease_token bigint,
+    lease_holder text,
+    action text,
+    primary key (kind, ref_id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.0, autovacuum_analyze_threshold = 50000);
+comment on table paylatch.job is 'The queue, and the index of unfinished work: one row per unfinished flow or refund. While leased, due_at is the lease''s end.';
+create index job_due on paylatch.job (channel, lane, due_at);
+
+-- Guards first (t10), then what follows from a change, in sets (t50 log, t60 job, t70 order, t80 refund and incident).
+create trigger t10_guard before insert or update or delete on paylatch.pay_flow
+    for each row execute function paylatch.guard_flow();
+create trigger t11_no_truncate before truncate on paylatch.pay_flow
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t50_log_insert after insert on paylatch.pay_flow referencing new table as new_row
+    for each statement execute function paylatch.on_flow_insert_log();
+create trigger t50_log_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_flow_update_log();
+create trigger t60_job_insert after insert on paylatch.pay_flow referencing new table as new_row
+    for each statement execute function paylatch.on_flow_insert_job();
+create trigger t60_job_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_flow_update_job();
+create trigger t70_order_insert after insert on paylatch.pay_flow referencing new table as new_row
+    for each statement execute function paylatch.on_flow_insert_order();
+create trigger t70_order_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_flow_update_order();
+create trigger t80_aside_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_flow_update_aside();
+
+create trigger t05_projection_only before update on paylatch.pay_order
+    for each row when (pg_trigger_depth() = 0) execute function paylatch.refuse_direct();
+create trigger t10_guard before insert or update or delete on paylatch.pay_order
+    for each row execute function paylatch.guard_order();
+create trigger t11_no_truncate before truncate on paylatch.pay_order
+    for each statement execute function paylatch.refuse_truncate();
+
+create trigger t10_guard before insert or update or delete on paylatch.refund
+    for each row execute function paylatch.guard_refund();
+create trigger t11_no_truncate before truncate on paylatch.refund
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t50_log after insert on paylatch.refund referencing new table as new_row
+    for each statement execute function paylatch.on_refund_insert_log();
+create trigger t50_log_update after update on paylatch.refund referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_refund_update_log();
+
+create trigger t10_guard after delete on paylatch.job referencing old table as old_row
+    for each statement execute function paylatch.guard_job_delete();
+create trigger t11_no_truncate before truncate on paylatch.job
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t12_guard_identity before update of kind, ref_id on paylatch.job
+    for each row execute function paylatch.refuse_direct();

@@ -1,0 +1,71 @@
+-- Views for people and monitoring, and the settings of a flow's scene and channel as decisions want them.
+
+create view paylatch.scene_policy as
+select s.scene, c.channel, s.business_mode, s.business_target, s.business_timeout_ms, c.call_timeout_ms,
+       s.order_prefix,
+       row (s.business_mode, s.business_can_close, s.biz_grace_ms, s.retry_base_ms, s.retry_factor_percent,
+            s.retry_max_ms, s.retry_jitter_percent, s.max_auto_retries, s.slow_interval_ms, s.refund_max_failures,
+            c.can_resend, c.can_close_charge, c.resend_window_ms, c.not_found_final_after_ms)::paylatch.policy as policy
+from paylatch.scene s cross join paylatch.channel c;
+comment on view paylatch.scene_policy is 'Each scene with each channel (a flow keeps the channel it began with), as one policy value.';
+
+create view paylatch.transition as select * from paylatch.transitions();
+comment on view paylatch.transition is 'The state graph as data: the six legal edges.';
+
+create view paylatch.unfinished as
+select f.flow_id, o.merchant_id, f.scene, f.channel, o.user_id, o.biz_key, f.attempt_no, f.amount, f.currency,
+       f.status, paylatch.client_status(f.status, f.frozen_reason is not null) as client_status, f.frozen_reason,
+       f.retry_count, f.retry_count > s.max_auto_retries or f.frozen_reason is not null as needs_attention,
+       f.last_action, f.last_outcome, f.last_error_class, f.last_error_code, f.biz_deadline, f.created_at,
+       f.updated_at, j.due_at, j.lane, j.lease_holder, j.action as leased_action
+from paylatch.job j
+join paylatch.pay_flow f on f.flow_id = j.ref_id
+join paylatch.pay_order o using (order_id)
+join paylatch.scene s on s.scene = f.scene
+where j.kind = 'flow';
+comment on view paylatch.unfinished is 'Every flow that has not ended, with what it waits for.';
+
+create view paylatch.stat_flow as
+select scene, channel, currency, status, frozen_reason is not null as frozen, count(*) as flows, sum(amount) as amount,
+       count(*) filter (where needs_attention) as need_attention,
+       extract(epoch from paylatch.clock() - min(updated_at))::float8 as oldest_age_s,
+       percentile_cont(0.95) within group
+           (order by extract(epoch from paylatch.clock() - updated_at)::float8) as p95_age_s
+from paylatch.unfinished
+group by scene, channel, currency, status, frozen_reason is not null;
+comment on view paylatch.stat_flow is 'Unfinished flows by state: number, money at risk in minor units, age in the state in seconds.';
+
+create view paylatch.stat_entry as
+select to_status as status, source, count(*) as entries,
+       count(*) / 300.0 as per_second
+from paylatch.transition_log
+where kind = 'flow' and at > paylatch.clock() - interval '5 minutes' and from_status is distinct from to_status
+group by to_status, source;
+comment on view paylatch.stat_entry is 'How often each state was entered in the last five minutes.';
+
+create view paylatch.stat_call as
+select f.channel, l.action, l.outcome, count(*) as answers,
+       percentile_cont(0.95) within group (order by l.latency_ms) as p95_latency_ms
+from paylatch.transition_log l join paylatch.pay_flow f on f.flow_id = l.ref_id
+where l.kind = 'flow' and l.at > paylatch.clock() - interval '5 minutes' and l.outcome is not null
+group by f.channel, l.action, l.outcome;
+comment on view paylatch.stat_call is 'Outcome classes per channel and action that changed a row in the last five minutes.';
+
+create view paylatch.stat_queue as
+select channel, lane, count(*) filter (where due_at <= paylatch.clock()) as due,
+       count(*) filter (where lease_token is not null and due_at > paylatch.clock()) as leased,
+       count(*) as unfinished,
+       greatest(0, extract(epoch from paylatch.clock() - min(due_at)
+                filter (where due_at > '-infinity')))::float8 as oldest_due_age_s
+from paylatch.job group by channel, lane;
+comment on view paylatch.stat_queue is 'The queue by channel and lane: due, leased, all unfinished, and how late the oldest due job is.';
+
+create view paylatch.stat_channel as
+select c.channel, s.breaker, s.failures, s.moved_at, s.in_flight, c.max_in_flight, c.rate_per_second
+from paylatch.channel c join paylatch.channel_state s using (channel);
+comment on view paylatch.stat_channel is 'Breaker and calls under way of each channel.';
+
+create view paylatch.stat_task as
+select distinct on (task) task, period_at, started_at, finished_at, caller, missed_periods, says
+from paylatch.task_run order by task, period_at desc;
+comment on view paylatch.stat_task is 'The newest run of each scheduled task.';

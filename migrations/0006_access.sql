@@ -1,0 +1,55 @@
+-- Who may do what. Nobody but the owner writes a table; roles call functions (rule 11). Guards cannot be switched off
+-- by session_replication_role, so they are enabled ALWAYS.
+
+do $$
+declare
+    v record;
+begin
+    for v in select c.oid::regclass as name, c.relkind from pg_catalog.pg_class c
+             where c.relnamespace = 'paylatch'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
+               and not exists (select from pg_catalog.pg_depend d      -- identity sequences follow their table
+                               where d.objid = c.oid and d.deptype = 'i' and d.classid = 'pg_class'::regclass) loop
+        execute format('alter %s %s owner to paylatch_owner',
+                       case v.relkind when 'v' then 'view' when 'S' then 'sequence' else 'table' end, v.name);
+    end loop;
+    for v in select t.tgrelid::regclass as name, t.tgname from pg_catalog.pg_trigger t
+             join pg_catalog.pg_class c on c.oid = t.tgrelid
+             where c.relnamespace = 'paylatch'::regnamespace and not t.tgisinternal and t.tgparentid = 0 loop
+        execute format('alter table %s enable always trigger %I', v.name, v.tgname);
+    end loop;
+end $$;
+
+grant usage on schema paylatch to paylatch_app, paylatch_driver, paylatch_operator, paylatch_approver, paylatch_auditor;
+
+grant execute on function
+    paylatch.version(), paylatch.clock(), paylatch.can_transition(text, text), paylatch.state_diagram(),
+    paylatch.client_status(text, boolean), paylatch.format_money(bigint, integer, text),
+    paylatch.minor_unit_digits(text), paylatch.trade_order_no(text, text, bigint), paylatch.refund_order_no(text),
+    paylatch.flow_id_of(text), paylatch.is_terminal(text), paylatch.transitions()
+to paylatch_app, paylatch_driver, paylatch_operator, paylatch_approver, paylatch_auditor;
+
+grant execute on function
+    paylatch.create_pay_flow(text, text, text, bigint, text, text, timestamptz, jsonb),
+    paylatch.create_pay_flows(jsonb), paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text),
+    paylatch.get_pay_order(text, text, text, text), paylatch.cancel_pay_flow(bigint),
+    paylatch.advance(bigint, text), paylatch.explain(bigint)
+to paylatch_app, paylatch_operator;
+
+grant execute on function
+    paylatch.claim_actions(text, integer, integer), paylatch.report_evidence(text, jsonb, integer),
+    paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
+    paylatch.explain(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_flow(bigint), paylatch.verify()
+to paylatch_driver;
+
+grant execute on function
+    paylatch.resume_pay_flow(bigint, text), paylatch.freeze_pay_flow(bigint, text), paylatch.resolve_incident(bigint, text),
+    paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
+to paylatch_operator;
+
+grant execute on function
+    paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_order(text, text, text, text),
+    paylatch.explain(bigint), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
+to paylatch_auditor, paylatch_approver;
+grant select on all tables in schema paylatch to paylatch_auditor;
+grant select on paylatch.transition, paylatch.unfinished, paylatch.stat_flow, paylatch.stat_entry, paylatch.stat_call,
+    paylatch.stat_queue, paylatch.stat_channel, paylatch.stat_task to paylatch_operator;
