@@ -87,8 +87,7 @@ impl Endpoint {
     /// See [`EndpointError`].
     pub fn open(settings: &EndpointSettings) -> Result<Self, EndpointError> {
         let base = base_url(&settings.base_url)?;
-        // Refused when a provider is installed already, which is just as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_crypto();
         let mut builder = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
@@ -180,6 +179,12 @@ impl Endpoint {
             Answer::unknown("connection_lost", format!("no whole answer: {}", root_cause(error)))
         }
     }
+}
+
+/// Chooses the process's TLS implementation, once. Building any HTTP client before panics.
+pub fn install_crypto() {
+    // Refused when one is installed already, which is just as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// An HTTP status that is documented for nothing.

@@ -77,8 +77,8 @@ fn complaints_about(row: &Row, effects: &Effects) -> Vec<String> {
     }
     let moved = [effects.charges.get(&row.trade_order_no), effects.refunds.get(&row.refund_order_no)];
     for effect in moved.into_iter().flatten().filter(|e| e.count > 0) {
-        if (effect.amount, effect.currency.as_ref()) != (Some(row.amount), Some(&row.currency)) {
-            complain(format!("{:?} {:?} moved, not {} {}", effect.amount, effect.currency, row.amount, row.currency));
+        if (effect.amount, &effect.currency) != (row.amount, &row.currency) {
+            complain(format!("{} {} moved, not {} {}", effect.amount, effect.currency, row.amount, row.currency));
         }
     }
     if row.business_mode == "http" {

@@ -8,6 +8,7 @@ use super::admin::{ClockOffset, Outage};
 use super::effects::Effects;
 use super::fault::FaultRates;
 use super::script::Rule;
+use crate::endpoint::install_crypto;
 
 /// The report of a long run is large; it still comes from next door.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,8 +37,7 @@ impl SimAdmin {
     /// # Errors
     /// The HTTP client could not be set up.
     pub fn new(base_url: &str) -> Result<Self, SimAdminError> {
-        // Refused when a provider is installed already, which is just as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_crypto();
         let client = Client::builder().no_proxy().timeout(TIMEOUT).tls_certs_only(Vec::new()).build()?;
         Ok(Self { client, base_url: base_url.trim_end_matches('/').to_owned() })
     }

@@ -15,6 +15,8 @@ pub struct Effects {
     pub seed: u64,
     /// Charges by order number.
     pub charges: BTreeMap<String, TransferEffect>,
+    /// Order numbers that were closed before they were charged.
+    pub closed: BTreeSet<String>,
     /// Refunds by refund number.
     pub refunds: BTreeMap<String, TransferEffect>,
     /// Business targets by key.
@@ -30,14 +32,14 @@ pub struct Effects {
 pub struct TransferEffect {
     /// How often money moved. A faithful wallet never shows more than one.
     pub count: u32,
-    /// In the minor unit; none for a number that was closed before it was charged.
-    pub amount: Option<i64>,
+    /// In the minor unit.
+    pub amount: i64,
     /// ISO 4217 code.
-    pub currency: Option<String>,
+    pub currency: String,
     /// Where it stands.
     pub status: Standing,
-    /// The charge's number.
-    pub order_no: Option<String>,
+    /// The charge's number, for a refund too.
+    pub order_no: String,
 }
 
 /// One business target.
@@ -51,16 +53,17 @@ pub struct TargetEffect {
     pub closed: BTreeSet<String>,
 }
 
-impl From<&Transfer> for TransferEffect {
-    fn from(transfer: &Transfer) -> Self {
-        let terms = transfer.terms.as_ref();
-        Self {
+impl TransferEffect {
+    /// None for a number that was closed before it was charged.
+    pub(super) fn of(transfer: &Transfer) -> Option<Self> {
+        let terms = transfer.terms.as_ref()?;
+        Some(Self {
             count: transfer.count,
-            amount: terms.map(|terms| terms.amount),
-            currency: terms.map(|terms| terms.currency.clone()),
+            amount: terms.amount,
+            currency: terms.currency.clone(),
             status: transfer.standing,
-            order_no: terms.map(|terms| terms.order_no.clone()),
-        }
+            order_no: terms.order_no.clone(),
+        })
     }
 }
 

@@ -8,11 +8,11 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::business_book::{BusinessBook, BusinessEntry, Word};
-use super::effects::Effects;
+use super::effects::{Effects, TransferEffect};
 use super::fault::{Fault, FaultRates, Op, Plan};
 use super::ledger::{Entry, Ledger};
 use super::script::Script;
-use super::wallet_book::{Said, WalletBook, WalletEntry};
+use super::wallet_book::{Said, Transfer, WalletBook, WalletEntry};
 use crate::clock;
 
 /// The world as requests share it.
@@ -144,10 +144,13 @@ impl World {
         let now_ms = self.now_ms();
         let keys: Vec<String> = self.business.targets().keys().cloned().collect();
         keys.iter().try_for_each(|biz_key| self.land(biz_key, now_ms))?;
+        let charges = self.wallet.charges();
+        let without_terms = charges.iter().filter(|(_, charge)| charge.terms.is_none());
         Ok(Effects {
             seed: self.seed,
-            charges: self.wallet.charges().iter().map(|(number, charge)| (number.clone(), charge.into())).collect(),
-            refunds: self.wallet.refunds().iter().map(|(number, refund)| (number.clone(), refund.into())).collect(),
+            closed: without_terms.map(|(number, _)| number.clone()).collect(),
+            charges: told(charges),
+            refunds: told(self.wallet.refunds()),
             business: self.business.targets().iter().map(|(key, target)| (key.clone(), target.into())).collect(),
             requests: self.requests.clone(),
             calls: self.calls.clone(),
@@ -184,4 +187,8 @@ impl World {
             Entry::Business(entry) => self.business.apply(entry),
         }
     }
+}
+
+fn told(transfers: &BTreeMap<String, Transfer>) -> BTreeMap<String, TransferEffect> {
+    transfers.iter().filter_map(|(number, transfer)| Some((number.clone(), TransferEffect::of(transfer)?))).collect()
 }
