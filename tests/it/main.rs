@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod comments;
+mod conformance;
 mod database;
 mod docs;
 mod dump;

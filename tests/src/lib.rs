@@ -12,9 +12,11 @@ pub mod database;
 pub mod invariants;
 pub mod payments;
 pub mod process;
+pub mod simulator;
 pub mod wait;
 
 pub use cluster::Cluster;
 pub use daemon::Daemon;
 pub use database::Database;
+pub use simulator::{LocalSimulator, Simulator};
 pub use wait::eventually;
