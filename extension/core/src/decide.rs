@@ -159,10 +159,10 @@ impl Facts<'_> {
         Some(end.saturating_add(grace))
     }
 
-    /// The provider still remembers its idempotency keys, so the same number may be sent again.
-    pub fn may_resend(&self, policy: &Policy, now: Micros) -> bool {
+    /// Never sent; or the channel accepts a second send and the provider still remembers its idempotency keys.
+    pub fn may_send(&self, policy: &Policy, now: Micros) -> bool {
         let window = policy.resend_window_ms.saturating_mul(MS);
-        policy.can_resend && self.act_sent_at.is_none_or(|sent| now < sent.saturating_add(window))
+        self.act_sent_at.is_none_or(|sent| policy.can_resend && now < sent.saturating_add(window))
     }
 
     /// Asked when the act could no longer be on its way.
@@ -187,7 +187,7 @@ pub fn next_action(facts: &Facts<'_>, policy: &Policy, now: Micros) -> Next {
         Status::Paying => next_while_paying(facts, policy, now),
         Status::Payed => next_while_payed(facts, policy, now),
         Status::Refunding if facts.act_unread => Next::Act(Action::QueryRefund),
-        Status::Refunding if facts.may_resend(policy, now) => Next::Act(Action::Refund),
+        Status::Refunding if facts.may_send(policy, now) => Next::Act(Action::Refund),
         Status::Refunding => Next::Act(Action::QueryRefund),
         Status::BizSuccess | Status::Refunded | Status::PayFail => Next::Nothing,
     }
@@ -204,11 +204,7 @@ fn next_while_paying(facts: &Facts<'_>, policy: &Policy, now: Micros) -> Next {
             Some(_) => Next::Act(Action::QueryCharge),
         };
     }
-    if facts.act_sent_at.is_none() || facts.may_resend(policy, now) {
-        Next::Act(Action::Charge)
-    } else {
-        Next::Act(Action::QueryCharge)
-    }
+    if facts.may_send(policy, now) { Next::Act(Action::Charge) } else { Next::Act(Action::QueryCharge) }
 }
 
 fn next_while_payed(facts: &Facts<'_>, policy: &Policy, now: Micros) -> Next {
@@ -286,7 +282,7 @@ fn decide_charge_not_found(facts: &Facts<'_>, policy: &Policy, evidence: &Eviden
     let (negative, apart) = count_negative(facts, policy, evidence.asked_at);
     let settled = Stay { unread: false, negative, ..facts.stay(Resume::Backoff) };
     if !facts.expired(evidence.asked_at) {
-        let resume = if facts.may_resend(policy, evidence.asked_at) { Resume::Now } else { Resume::Backoff };
+        let resume = if facts.may_send(policy, evidence.asked_at) { Resume::Now } else { Resume::Backoff };
         return Decision::Stay(Stay { retried: resume == Resume::Backoff, resume, ..settled });
     }
     if policy.can_close_charge {
@@ -374,7 +370,7 @@ fn decide_refunding(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>)
             let end = facts.act_lease_until.unwrap_or(evidence.asked_at);
             Decision::Stay(Stay { resume: Resume::BackoffFrom(end.saturating_add(MS)), ..asked_again })
         }
-        Outcome::NotFound if facts.may_resend(policy, evidence.asked_at) => {
+        Outcome::NotFound if facts.may_send(policy, evidence.asked_at) => {
             Decision::Stay(Stay { unread: false, retried: false, ..facts.stay(Resume::Now) })
         }
         Outcome::NotFound if policy.needs_attention(facts.retry_count.saturating_add(1)) => {
