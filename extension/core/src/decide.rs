@@ -226,14 +226,18 @@ fn next_while_payed(facts: &Facts<'_>, policy: &Policy, now: Micros) -> Next {
     }
 }
 
-/// What `evidence` does to the row. The caller has made sure that it answers this row's present lease.
-///
-/// Evidence that its action cannot bring is taken as UNKNOWN: it proves nothing, and the flow asks again.
-pub fn decide(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>) -> Decision {
-    let mut evidence = *evidence;
-    if !evidence.action.may_report(evidence.outcome) {
-        evidence.outcome = Outcome::Unknown;
+impl Evidence<'_> {
+    /// Evidence that its action cannot bring is taken as UNKNOWN: it proves nothing, and the flow asks again.
+    #[must_use]
+    pub const fn taken(self) -> Self {
+        let outcome = if self.action.may_report(self.outcome) { self.outcome } else { Outcome::Unknown };
+        Self { outcome, ..self }
     }
+}
+
+/// What `evidence` does to the row. The caller has made sure that it answers this row's present lease.
+pub fn decide(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>) -> Decision {
+    let evidence = evidence.taken();
     let of_this_state = match facts.status {
         Status::Paying => {
             matches!(evidence.action, Action::Charge | Action::QueryCharge | Action::CloseCharge)

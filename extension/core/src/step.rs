@@ -73,6 +73,8 @@ pub fn step<'a>(
 impl Step<'_> {
     fn apply(&mut self, policy: &Policy, evidence: &Evidence<'_>, now: Micros) {
         let before = self.facts;
+        // The row keeps what is decided on, since the next decision reads it.
+        let evidence = &evidence.taken();
         self.error_class = evidence.outcome.error_class();
         self.logged_action = Some(evidence.action);
         self.facts.last_outcome = Some(evidence.outcome);
