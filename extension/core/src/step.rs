@@ -135,6 +135,8 @@ impl Step<'_> {
                 self.again = !status.is_terminal();
                 self.due_at = if self.again { now } else { NEVER };
             }
+            // Nothing was ever sent, so there is nothing to ask about either.
+            Next::Act(Action::Charge) if leave.questions_only && self.facts.act_sent_at.is_none() => self.due_at = now,
             // Business in the same database is done in place, in the caller's transaction: nothing leaves.
             Next::Act(action) if !action.is_wallet() && policy.business_mode == BusinessMode::Sql => {
                 self.action = Some(action);
