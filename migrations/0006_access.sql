@@ -8,7 +8,8 @@ begin
     for v in select c.oid::regclass as name, c.relkind from pg_catalog.pg_class c
              where c.relnamespace = 'paylatch'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
                and not exists (select from pg_catalog.pg_depend d      -- identity sequences follow their table
-                               where d.objid = c.oid and d.deptype = 'i' and d.classid = 'pg_class'::regclass) loop
+                               where c.relkind = 'S' and d.objid = c.oid and d.deptype = 'i'
+                                 and d.classid = 'pg_class'::regclass) loop
         execute format('alter %s %s owner to paylatch_owner',
                        case v.relkind when 'v' then 'view' when 'S' then 'sequence' else 'table' end, v.name);
     end loop;

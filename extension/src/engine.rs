@@ -181,8 +181,7 @@ unsafe fn run_settle(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
 
 unsafe fn limits_and_state(fcinfo: pg_sys::FunctionCallInfo) -> (Limits, State) {
     // SAFETY: the caller's declaration has the two composites first.
-    let (limits, state) =
-        unsafe { (Fields::of_composite(arg(fcinfo, 0), 7), Fields::of_composite(arg(fcinfo, 1), 7)) };
+    let (limits, state) = unsafe { (Fields::of_composite(arg(fcinfo, 0), 7), Fields::of_composite(arg(fcinfo, 1), 7)) };
     let (limits, state) = (required(limits, "limits"), required(state, "breaker"));
     let limits = Limits {
         max_in_flight: limits.i32(0),

@@ -57,11 +57,11 @@ fn can_transition(from_status: &str, to_status: &str) -> bool {
 }
 
 #[pg_extern(immutable, parallel_safe, strict)]
-fn transitions() -> TableIterator<'static, (name!(from_status, &'static str), name!(to_status, &'static str), name!(because, &'static str))>
-{
-    TableIterator::new(
-        flow::EDGES.iter().map(|&(from, to)| (from.as_str(), to.as_str(), flow::edge_label(from, to))),
-    )
+fn transitions() -> TableIterator<
+    'static,
+    (name!(from_status, &'static str), name!(to_status, &'static str), name!(because, &'static str)),
+> {
+    TableIterator::new(flow::EDGES.iter().map(|&(from, to)| (from.as_str(), to.as_str(), flow::edge_label(from, to))))
 }
 
 #[pg_extern(immutable, parallel_safe, strict)]

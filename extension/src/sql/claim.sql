@@ -42,6 +42,7 @@ create function paylatch.claim_channel(
     p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text)
     returns setof paylatch.planned language plpgsql as $$
 declare
+    v record;
     v_limits paylatch.limits;
     v_state paylatch.breaker;
     v_grant paylatch.grant_given;
@@ -54,16 +55,18 @@ declare
     v_calls integer;
 begin
     select row (c.max_in_flight, c.rate_per_second, c.ramp_ms, c.refund_share_percent, c.breaker_threshold,
-                c.breaker_open_ms, c.breaker_probes)::paylatch.limits,
+                c.breaker_open_ms, c.breaker_probes)::paylatch.limits as limits,
            c.max_in_flight is not null or c.rate_per_second is not null or s.breaker <> 'closed'
-           or s.moved_at > p_now - make_interval(secs => c.ramp_ms / 1000.0)
-    into v_limits, v_paced
+           or s.moved_at > p_now - make_interval(secs => c.ramp_ms / 1000.0) as paced
+    into v
     from paylatch.channel c join paylatch.channel_state s using (channel) where c.channel = p_channel;
+    v_limits := v.limits;
+    v_paced := coalesce(v.paced, false);
     if v_paced then
-        select row (s.breaker, s.failures, s.moved_at, s.probes_left, s.tokens_milli, s.filled_at, s.in_flight)::paylatch.breaker
-        into v_state from paylatch.channel_state s where s.channel = p_channel for update skip locked;
+        select row (s.breaker, s.failures, s.moved_at, s.probes_left, s.tokens_milli, s.filled_at, s.in_flight)::paylatch.breaker as state
+        into v from paylatch.channel_state s where s.channel = p_channel for update skip locked;
         if found then
-            v_grant := paylatch.grant_budget(v_limits, v_state, p_now, p_max, exists (
+            v_grant := paylatch.grant_budget(v_limits, v.state, p_now, p_max, exists (
                 select from paylatch.job j where j.channel = p_channel and j.lane in ('ask', 'refund')));
             v_state := row (v_grant.breaker, v_grant.failures, v_grant.moved_at, v_grant.probes_left,
                             v_grant.tokens_milli, v_grant.filled_at, v_grant.in_flight)::paylatch.breaker;
@@ -107,7 +110,9 @@ create function paylatch.claim_actions(driver text, max_actions integer default 
 declare
     v_now timestamptz;
     v_channel text;
-    v_flow bigint;
+    v_state text;
+    v_says text;
+    v_where text;
     v_left integer := max_actions;
     v_plan paylatch.planned[];
 begin
@@ -135,8 +140,12 @@ begin
                 raise;
             end if;
             -- One row of the set is bad: take it out and let the others through on the next call.
-            v_flow := paylatch.isolate_poison(v_channel, v_now, v_left, lease_ms, driver);
             v_plan := '{}';
+            get stacked diagnostics v_state = returned_sqlstate, v_says = message_text, v_where = pg_exception_context;
+            if paylatch.isolate_poison(v_channel, v_now, v_left, lease_ms, driver) is null then
+                -- No single row is to blame.
+                raise exception using errcode = v_state, message = v_says, detail = v_where;
+            end if;
         end;
         return query select * from paylatch.handouts(v_plan, v_now);
         v_left := v_left - coalesce(cardinality(v_plan), 0);

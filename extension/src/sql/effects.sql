@@ -22,7 +22,8 @@ begin
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, null, n.status, paylatch.log_source(), paylatch.log_actor(),
-           n.last_action, n.last_outcome, n.last_error_code, n.channel_request_id, n.last_latency_ms,
+           n.last_action, n.last_outcome, n.last_error_code,
+           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end, n.last_latency_ms,
            n.frozen_reason, n.log_hash
     from new_row n;
     return null;
@@ -34,7 +35,8 @@ begin
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code, n.channel_request_id,
+           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
+           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
            n.last_latency_ms, n.frozen_reason, n.log_hash
     from new_row n join old_row o using (flow_id);
     return null;
@@ -125,7 +127,8 @@ begin
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, null, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code, n.channel_request_id,
+           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
+           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
     from new_row n;
     return null;
@@ -137,7 +140,8 @@ begin
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code, n.channel_request_id,
+           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
+           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
     from new_row n join old_row o using (refund_id);
     return null;

@@ -74,8 +74,8 @@ begin
                             f.act_unread, f.act_sent_at, f.act_lease_until, f.negative_count, f.negative_since,
                             f.last_outcome)::paylatch.flow_facts,
                        sp.policy, t, p_now,
-                       p_now + make_interval(secs => greatest(p_lease_ms,
-                                   1000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0),
+                       case when p_lease_ms is not null then p_now + make_interval(secs => greatest(p_lease_ms,
+                                1000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0) end,
                        f.channel = any (p_probing), f.channel <> all (p_paced)) as s
             from paylatch.pay_flow f
             join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
@@ -104,7 +104,8 @@ begin
                                     when (p.told).flow_id is null then f.last_error_class
                                     else (p.s).error_class end,
             last_error_code = case when (p.told).flow_id is null then null else left((p.told).code, 64) end,
-            channel_request_id = coalesce(left((p.told).request_id, 128), f.channel_request_id),
+            channel_request_id = case when paylatch.is_wallet_action((p.told).action) and (p.told).request_id is not null
+                                      then left((p.told).request_id, 128) else f.channel_request_id end,
             last_latency_ms = (p.told).latency_ms
         from unnest(v_plan) p
         where f.flow_id = p.flow_id and f.version = p.version and (p.s).changed;

@@ -5,6 +5,8 @@ do $$
 declare
     v record;
 begin
+    -- Signatures are written with every name qualified, as verify() reads them back.
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     begin
         create role paylatch_owner nologin;
     exception when duplicate_object or unique_violation then
