@@ -31,6 +31,7 @@ pub const fn implied(action: Action, outcome: Outcome, owned: bool) -> Option<St
         (Action::QueryBusiness | Action::CloseBusiness, Outcome::Done) if owned => Some(Status::BizSuccess),
         (Action::QueryBusiness | Action::CloseBusiness, Outcome::Done) => Some(Status::Refunding),
         (Action::QueryBusiness, Outcome::Rejected) => Some(Status::Refunding),
+        (Action::CloseBusiness, Outcome::Closed) => Some(Status::Refunding),
         (Action::Refund | Action::QueryRefund, Outcome::Succeeded) => Some(Status::Refunded),
         _ => None,
     }
