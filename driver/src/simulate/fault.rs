@@ -99,6 +99,37 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Every fault, in the order of declaration.
+    pub const ALL: &'static [Self] = &[
+        Self::None,
+        Self::DropAfter,
+        Self::DropBefore,
+        Self::ErrorBefore,
+        Self::ErrorAfter,
+        Self::Processing,
+        Self::LateEffect,
+        Self::Refuse,
+        Self::Conflict,
+        Self::TooMany,
+        Self::Status,
+        Self::Trickle,
+        Self::Garbage,
+        Self::Truncate,
+        Self::Oversized,
+        Self::Slow,
+        Self::WrongAmount,
+        Self::WrongCurrency,
+        Self::WrongNumber,
+        Self::NotFound,
+        Self::CloseLies,
+        Self::ForgetKey,
+        Self::Excess,
+        Self::Reject,
+        Self::Contradictory,
+        Self::NoOwner,
+        Self::OtherOwner,
+    ];
+
     /// Whether the fault means anything for `op`.
     pub const fn applies_to(self, op: Op) -> bool {
         match self {

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 pub use self::client::{SimAdmin, SimAdminError};
@@ -78,25 +77,18 @@ pub enum SimulateError {
     /// The ledger cannot be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The network or a signal handler refused.
+    /// The network or the file system refused.
     #[error("the simulator cannot run: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs `paylatchd simulate` until `shutdown`.
 ///
 /// # Errors
 /// See [`SimulateError`].
-pub async fn run(args: SimulateArgs) -> Result<(), SimulateError> {
+pub async fn run(args: SimulateArgs, shutdown: CancellationToken) -> Result<(), SimulateError> {
     let listener = TcpListener::bind(args.listen).await?;
     let address = listener.local_addr()?;
-    let shutdown = CancellationToken::new();
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let told = shutdown.clone();
-    tokio::spawn(async move {
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
-        told.cancel();
-    });
     let options = Options { seed: args.seed, rates: FaultRates::of(args.faults), ledger: args.ledger };
     let shared = options.open()?;
     if let Some(path) = &args.port_file {

@@ -157,3 +157,14 @@ async fn a_script_strikes_whom_it_names_and_as_often() {
     let nonsense = admin.script(Rule::new("*", "charge", Fault::NoOwner)).await;
     assert!(nonsense.is_err_and(|error| error.to_string().contains("means nothing")));
 }
+
+#[test]
+fn every_fault_is_documented() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/adapters.md")).expect("the page");
+    let (_, table) = page.split_once("### Its faults").expect("the table");
+    for fault in Fault::ALL {
+        let name = serde_json::to_value(fault).expect("a fault is a word");
+        let cell = format!("`{}`", name.as_str().expect("a fault is a word"));
+        assert!(table.contains(&cell), "{cell}");
+    }
+}
