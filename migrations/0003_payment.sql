@@ -46,8 +46,7 @@ create table paylatch.pay_flow (
     channel text not null,
     user_id text not null,
     trade_order_no text not null,
-    payload jsonb
-        constraint payload_small check (payload is null or octet_length(payload::text) <= 8192),
+    payload paylatch.payload,
     -- what changes
     version bigint not null default 0,
     updated_at timestamptz not null default paylatch.clock(),

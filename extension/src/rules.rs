@@ -109,9 +109,10 @@ fn is_order_prefix(order_prefix: &str) -> bool {
     order_no::is_prefix(order_prefix)
 }
 
-#[pg_extern(immutable, parallel_safe, strict)]
-fn shard_span() -> i64 {
-    order_no::SHARD_SPAN
+/// The flow id that a sequence value makes in this database's shard.
+#[pg_extern(stable, parallel_safe, strict)]
+fn flow_id_from(sequence: i64) -> i64 {
+    settings::shard() * order_no::SHARD_SPAN + sequence
 }
 
 #[pg_extern(immutable, parallel_safe)]
@@ -158,9 +159,10 @@ fn is_evidence(action: Option<&str>, outcome: Option<&str>) -> bool {
     known().is_some()
 }
 
-#[pg_extern(immutable, parallel_safe)]
-fn is_wallet_action(action: Option<&str>) -> bool {
-    action.and_then(|action| Action::from_str(action).ok()).is_some_and(Action::is_wallet)
+/// NULL for no action.
+#[pg_extern(immutable, parallel_safe, strict)]
+fn is_wallet_action(action: &str) -> bool {
+    Action::from_str(action).is_ok_and(Action::is_wallet)
 }
 
 #[pg_extern(immutable, parallel_safe)]

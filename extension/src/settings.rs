@@ -2,7 +2,7 @@
 //!
 //! `paylatch.source` and `paylatch.actor` say who is behind a change; commands set them for their own duration, so a
 //! change made by hand is logged as OPERATOR under the session's user. `paylatch.clock_offset_ms` moves the clock, for
-//! tests, and only a superuser can set it.
+//! tests, and only a superuser can set it, as `paylatch.shard_id`.
 
 use std::ffi::{CStr, CString};
 
@@ -13,6 +13,7 @@ use paylatch_core::{MS, Micros};
 
 static SOURCE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static ACTOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static SHARD_ID: GucSetting<i32> = GucSetting::<i32>::new(0);
 static CLOCK_OFFSET_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
 
 pub fn define() {
@@ -33,6 +34,16 @@ pub fn define() {
         GucFlags::NO_SHOW_ALL,
     );
     GucRegistry::define_int_guc(
+        c"paylatch.shard_id",
+        c"The shard that new flow ids carry.",
+        c"Set it for the whole database, before its first flow: ALTER DATABASE ... SET paylatch.shard_id.",
+        &SHARD_ID,
+        0,
+        1023,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
         c"paylatch.clock_offset_ms",
         c"Moves paylatch's clock by so many milliseconds. For tests.",
         c"Every time that paylatch reads or writes is shifted. Leave it at 0 wherever money is real.",
@@ -49,6 +60,11 @@ pub fn now() -> Micros {
     // SAFETY: reads the clock, nothing else.
     let now = unsafe { pg_sys::GetCurrentTimestamp() };
     now + Micros::from(CLOCK_OFFSET_MS.get()) * MS
+}
+
+/// The shard that new flow ids carry.
+pub fn shard() -> i64 {
+    SHARD_ID.get().into()
 }
 
 /// What caused the change; OPERATOR where no command says.

@@ -44,7 +44,6 @@ comment on function paylatch.check_requests(paylatch.request[], timestamptz) is 
 create function paylatch.create_set(p_requests paylatch.request[]) returns setof paylatch.created language plpgsql as $$
 declare
     v_now timestamptz := paylatch.clock();
-    v_shard bigint := coalesce(nullif(current_setting('paylatch.shard_id', true), '')::bigint, 0) * paylatch.shard_span();
 begin
     perform paylatch.check_requests(p_requests, v_now);
     insert into paylatch.pay_order (merchant_id, scene, user_id, biz_key)
@@ -70,7 +69,7 @@ begin
         join paylatch.scene s on s.scene = r.scene
         left join paylatch.pay_order o on (o.merchant_id, o.scene, o.user_id, o.biz_key) = (r.merchant_id, r.scene, r.user_id, r.biz_key)
     ), numbered as materialized (
-        select a.*, v_shard + nextval('paylatch.flow_id_seq') as new_flow_id
+        select a.*, paylatch.flow_id_from(nextval('paylatch.flow_id_seq')) as new_flow_id
         from (select * from asked where entry_open and order_status = 'PENDING' and nth = 1 order by ordinal) a
     ), made as (
         insert into paylatch.pay_flow (flow_id, order_id, attempt_no, amount, currency, scene, channel, user_id,

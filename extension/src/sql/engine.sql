@@ -64,10 +64,11 @@ declare
 begin
     -- A flow makes at most three edges without anything from outside; a few more rounds would be a bug.
     for v_round in 1 .. 8 loop
-        select array_agg(row (x.flow_id, x.version, x.status, x.channel, x.s, x.told)::paylatch.planned order by x.flow_id)
-        into v_plan
-        from (
-            select f.flow_id, f.version, f.status, f.channel, t as told,
+        v_plan := array(
+            select row (x.flow_id, x.version, coalesce(x.is_sql and not paylatch.is_wallet_action((x.s).action), false),
+                        x.s, x.told)::paylatch.planned
+            from (
+            select f.flow_id, f.version, t as told, (sp.policy).business_mode = 'sql' as is_sql,
                    paylatch.step(
                        row (f.flow_id, f.trade_order_no, f.amount, f.currency, f.biz_deadline,
                             f.cancel_requested_at is not null, f.status, f.frozen_reason is not null, f.retry_count,
@@ -81,8 +82,8 @@ begin
             join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
             left join unnest(v_told) t on t.flow_id = f.flow_id
             where f.flow_id = any (v_ids)
-            offset 0) x;
-        exit when v_plan is null;
+            offset 0) x order by x.flow_id);
+        exit when v_plan = '{}';
 
         update paylatch.pay_flow f
         set version = p.version + 1,
@@ -110,19 +111,18 @@ begin
         from unnest(v_plan) p
         where f.flow_id = p.flow_id and f.version = p.version and (p.s).changed;
 
-        -- What is settled leaves the loop; what needs no one outside goes round again.
-        select coalesce(v_done || array_agg(p) filter (where not (p.s).again and not x.in_place), v_done),
-               coalesce(array_agg(p.flow_id) filter (where (p.s).again or x.in_place), '{}'),
-               array_agg(paylatch.business_in_place(p.flow_id, sp.business_target, (p.s).action, f.trade_order_no,
-                                                    o.biz_key, f.biz_deadline, f.payload)) filter (where x.in_place)
-        into v_done, v_ids, v_told
-        from unnest(v_plan) p
-        join paylatch.pay_flow f on f.flow_id = p.flow_id
-        join paylatch.pay_order o on o.order_id = f.order_id
-        join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
-        cross join lateral (select (p.s).action in ('EXECUTE_BUSINESS', 'QUERY_BUSINESS', 'CLOSE_BUSINESS')
-                                   and (sp.policy).business_mode = 'sql' as in_place) x;
+        -- What is settled leaves the loop; what needs no one outside goes round again, business in this database first.
+        v_done := v_done || array(select p from unnest(v_plan) p where not (p.s).again and not p.in_place);
+        v_ids := array(select p.flow_id from unnest(v_plan) p where (p.s).again or p.in_place);
         exit when v_ids = '{}';
+        v_told := array(
+            select paylatch.business_in_place(f.flow_id, s.business_target, (p.s).action, f.trade_order_no, o.biz_key,
+                                              f.biz_deadline, f.payload)
+            from unnest(v_plan) p
+            join paylatch.pay_flow f on f.flow_id = p.flow_id
+            join paylatch.pay_order o on o.order_id = f.order_id
+            join paylatch.scene s on s.scene = f.scene
+            where p.in_place);
     end loop;
 
     -- One write per job: its next due time, and the lease of the action that leaves.

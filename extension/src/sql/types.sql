@@ -12,6 +12,9 @@ create domain paylatch.amount as bigint
     constraint amount_positive check (value > 0);
 create domain paylatch.currency_code as text
     constraint currency_code_shape check (value ~ '^[A-Z][A-Z0-9]{2,11}$');
+-- Checked when a value comes in, not at every update of its row as a table constraint would be.
+create domain paylatch.payload as jsonb
+    constraint payload_small check (octet_length(value::text) <= 8192);
 
 -- The row as decisions see it.
 create type paylatch.flow_facts as (
@@ -37,9 +40,9 @@ create type paylatch.step as (
     again boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
     negative_count integer, negative_since timestamptz, last_outcome text, lane text);
 
--- A step planned for one row, with the version that it was planned on.
+-- A step planned for one row, with the version that it was planned on; in_place: its action is done in this database.
 create type paylatch.planned as (
-    flow_id bigint, version bigint, was text, channel text, s paylatch.step, told paylatch.told);
+    flow_id bigint, version bigint, in_place boolean, s paylatch.step, told paylatch.told);
 
 -- A channel's settings and moving parts, and what may be handed out.
 create type paylatch.limits as (

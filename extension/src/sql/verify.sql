@@ -41,7 +41,7 @@ begin
     return query
     with expected(table_name, constraint_name) as (values
         ('pay_flow', 'pay_flow_pkey'), ('pay_flow', 'attempts_are_numbered'), ('pay_flow', 'charged_in_full'),
-        ('pay_flow', 'refund_within_charge'), ('pay_flow', 'ended_is_not_frozen'), ('pay_flow', 'payload_small'),
+        ('pay_flow', 'refund_within_charge'), ('pay_flow', 'ended_is_not_frozen'),
         ('pay_order', 'pay_order_pkey'), ('pay_order', 'one_order_per_target'), ('refund', 'refund_pkey'),
         ('refund', 'one_refund_per_number'), ('job', 'job_pkey'), ('transition_log', 'transition_log_pkey'),
         ('armed', 'one_row'), ('scene', 'biz_grace_exceeds_timeout')
@@ -50,7 +50,7 @@ begin
         where not exists (select from pg_constraint c where c.conrelid = ('paylatch.' || e.table_name)::regclass
                           and c.conname = e.constraint_name and c.convalidated)
         union all
-        select 'domain ' || d.name || ' has lost its check' from (values ('flow_status'), ('order_status'), ('refund_status'), ('amount'), ('currency_code')) d(name)
+        select 'domain ' || d.name || ' has lost its check' from (values ('flow_status'), ('order_status'), ('refund_status'), ('amount'), ('currency_code'), ('payload')) d(name)
         where not exists (select from pg_constraint c where c.contypid = ('paylatch.' || d.name)::regtype and c.convalidated)
     )
     select 'constraints in place', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
