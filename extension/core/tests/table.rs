@@ -4,9 +4,10 @@
 //! `..._sent()` left a minute ago under a lease that ended half a minute ago, and no answer has settled it.
 
 use paylatch_core::backoff::Curve;
-use paylatch_core::decide::{Evidence, Facts, Reason};
+use paylatch_core::decide::{Evidence, Facts, Next, Reason, next_action};
 use paylatch_core::flow::Status::{self, *};
 use paylatch_core::outcome::Action::{self, *};
+use paylatch_core::outcome::ErrorClass;
 use paylatch_core::outcome::Outcome::{self, *};
 use paylatch_core::policy::{BusinessMode, Policy};
 use paylatch_core::step::{Leave, Step, step};
@@ -598,6 +599,7 @@ fn ended_and_frozen_rows_are_left_alone() {
     let frozen = [WaitPay, Paying, Payed, Refunding].map(|status| sent(status).cancelled().frozen());
     for facts in ended.into_iter().chain(frozen) {
         hold(&[("due", facts, HTTP, DUE, NOTHING)], FREELY);
+        assert_eq!(next_action(&facts, &HTTP, NOW), Next::Nothing);
         for action in Action::ALL {
             for outcome in Outcome::ALL {
                 let told = says(*action, *outcome);
@@ -652,4 +654,22 @@ fn an_announcement_says_when() {
     let told = says(QueryCharge, Succeeded);
     let paid = step(&charge_sent().retried(5).negatives(2, -9), &HTTP, told.as_ref(), NOW, NOTHING_LEAVES).facts;
     assert_eq!(paid, Facts { last_outcome: Some(Succeeded), ..payed() });
+}
+
+/// The log says what was answered; where nothing was told, what was announced, and no older answer beside it.
+#[test]
+fn the_log_names_what_happened() {
+    let logged = |facts: Facts<'static>, policy: Policy, told: Told| {
+        let step = step(&facts, &policy, told.as_ref(), NOW, FREELY);
+        (step.logged_action, step.facts.last_outcome, step.error_class)
+    };
+    assert_eq!(logged(wait_pay(), HTTP, DUE), (Some(Charge), None, None));
+    assert_eq!(logged(charge_sent().settled().last(NotFound), HTTP, DUE), (Some(Charge), None, None));
+    assert_eq!(logged(payed().last(NotDone), HTTP, DUE), (Some(ExecuteBusiness), None, None));
+    assert_eq!(logged(charge_sent(), HTTP, says(QueryCharge, NotFound)), (Some(QueryCharge), Some(NotFound), None));
+    assert_eq!(logged(wait_pay().cancelled().last(Unknown), HTTP, DUE), (None, None, None));
+    let refused = says(Charge, Failed);
+    assert_eq!(logged(charge_sent(), HTTP, refused), (Some(Charge), Some(Failed), Some(ErrorClass::ExplicitFailure)));
+    let unknown = says(QueryCharge, Unknown);
+    assert_eq!(logged(charge_sent(), HTTP, unknown), (Some(QueryCharge), Some(Unknown), Some(ErrorClass::Unknown)));
 }
