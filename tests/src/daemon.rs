@@ -46,6 +46,12 @@ impl Setup {
         self
     }
 
+    /// A wallet inside the daemon that answers at once.
+    pub fn null_wallet(mut self, channel: &str) -> Self {
+        let _ = write!(self.endpoints, "[wallet.{channel}]\nadapter = \"null\"\n");
+        self
+    }
+
     /// A business service reached at `base_url`; `more` are further lines of its section.
     pub fn business(mut self, target: &str, base_url: &str, more: &str) -> Self {
         let _ = write!(self.endpoints, "[business.{target}]\nadapter = \"http\"\nbase_url = \"{base_url}\"\n{more}\n");
