@@ -10,6 +10,7 @@ use sqlx::migrate::MigrateError;
 
 use crate::config::ConfigError;
 use crate::endpoint::EndpointError;
+use crate::simulate::SimulateError;
 
 /// Every way in which a command of `paylatchd` can fail.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,9 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The simulator cannot run.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
     /// What the command looked for is not there.
     #[error("{0}")]
     NotFound(String),

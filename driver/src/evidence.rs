@@ -212,6 +212,16 @@ impl Evidence {
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
+
+    /// The counterparty's own code, or ours where it gave none.
+    pub fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// The counterparty's name for the exchange.
+    pub fn request_id(&self) -> Option<&str> {
+        self.request_id.as_deref()
+    }
 }
 
 /// The text within `limit` characters, control characters replaced: jsonb refuses NUL, and one refused element would

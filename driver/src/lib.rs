@@ -4,10 +4,13 @@
 
 pub mod business;
 pub mod clock;
+pub mod compat;
 pub mod config;
+pub mod db;
 pub mod endpoint;
 pub mod error;
 pub mod evidence;
+pub mod migrate;
 pub mod shutdown;
 pub mod simulate;
 pub mod wallet;

@@ -251,7 +251,7 @@ impl Config {
         within("database.command_timeout_ms", self.database.command_timeout_ms, 100, 600_000)?;
         within("driver.max_in_flight", max_in_flight, 1, 10_000)?;
         within("driver.claim_batch", claim_batch, 1, 1000)?;
-        within("driver.lease_ms", lease_ms, 100, 600_000)?;
+        within("driver.lease_ms", lease_ms, 1000, 3_600_000)?;
         within("driver.poll_max_ms", poll_max_ms, 1, 60_000)?;
         within("driver.poll_min_ms", poll_min_ms, 1, poll_max_ms)?;
         within("driver.tick_ms", tick_ms, 100, 600_000)?;

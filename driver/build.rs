@@ -1,0 +1,5 @@
+//! Has the migrations embedded again when one is added.
+
+fn main() {
+    println!("cargo:rerun-if-changed=../migrations");
+}
