@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod business;
+pub mod cli;
 pub mod clock;
 pub mod compat;
 pub mod config;
@@ -11,6 +12,7 @@ pub mod dispatch;
 pub mod endpoint;
 pub mod error;
 pub mod evidence;
+pub mod http;
 pub mod metrics;
 pub mod migrate;
 pub mod pace;

@@ -1,3 +1,11 @@
 //! The `paylatchd` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use paylatchd::cli::{self, Cli};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    cli::main(Cli::parse()).await
+}

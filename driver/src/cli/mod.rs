@@ -1,0 +1,127 @@
+//! The command line. What a person asked for goes to standard output, logs go to standard error.
+
+mod doctor;
+mod doctor_outside;
+mod flow;
+mod migrate;
+mod run;
+mod table;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, Log, LogFormat};
+use crate::error::Error;
+use crate::shutdown;
+use crate::simulate::{self, SimulateArgs};
+
+/// The paylatch daemon: it carries actions out and evidence back; the database decides.
+#[derive(Debug, Parser)]
+#[command(name = "paylatchd", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// The configuration file; `paylatchd config --example` prints one
+    #[arg(long, global = true, value_name = "FILE", env = "PAYLATCH_CONFIG")]
+    config: Option<PathBuf>,
+    /// The database, instead of database.url or PAYLATCH_DATABASE_URL
+    #[arg(long, global = true, value_name = "URL", hide_env_values = true)]
+    database_url: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring a database to this version: create the extension, apply migrations
+    Migrate,
+    /// Carry payments out, until SIGTERM or SIGINT
+    Run,
+    /// Look at the database, the configuration and the way between them; exit 1 on an error
+    Doctor,
+    /// Check every rule of "Never" against the data; exit 1 if one is broken
+    Verify,
+    /// Look at one payment
+    #[command(subcommand)]
+    Flow(FlowCommand),
+    /// Print the configuration in force, secrets hidden
+    Config {
+        /// Print a template with every key, its meaning and its default instead
+        #[arg(long)]
+        example: bool,
+    },
+    /// Be a wallet and a business, with faults from a seed: for demos, tests and staging
+    Simulate(SimulateArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum FlowCommand {
+    /// Say what is known of a payment, what happens next, and how it came here
+    Show {
+        /// A flow's id, or any order number of it
+        #[arg(value_name = "ID|ORDER_NO")]
+        which: String,
+    },
+}
+
+/// Runs the command; says on standard error why it failed.
+pub async fn main(cli: Cli) -> ExitCode {
+    match dispatch(cli).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("paylatchd: {error}");
+            if let Some(advice) = error.advice() {
+                eprintln!("paylatchd: {advice}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn dispatch(cli: Cli) -> Result<(), Error> {
+    let Cli { config, database_url, command } = cli;
+    let load = || Config::load(config.as_deref(), database_url.clone());
+    match command {
+        Command::Config { example: true } => {
+            print!("{}", Config::example());
+            Ok(())
+        }
+        Command::Config { example: false } => {
+            println!("{:#?}", load()?);
+            Ok(())
+        }
+        Command::Simulate(arguments) => {
+            log_to_stderr(None);
+            Ok(simulate::run(arguments, shutdown::on_signals()?).await?)
+        }
+        Command::Run => {
+            let config = load()?;
+            log_to_stderr(Some(&config.log));
+            run::run(config).await
+        }
+        other => {
+            log_to_stderr(None);
+            let config = load()?;
+            match other {
+                Command::Migrate => migrate::run(&config).await,
+                Command::Doctor => doctor::run(&config).await,
+                Command::Verify => verify::run(&config).await,
+                Command::Flow(FlowCommand::Show { which }) => flow::show(&config, &which).await,
+                Command::Config { .. } | Command::Simulate(_) | Command::Run => Ok(()),
+            }
+        }
+    }
+}
+
+/// Logs to standard error: as configured for the daemon, warnings only for commands that answer a person.
+fn log_to_stderr(log: Option<&Log>) {
+    let level = log.map_or("warn", |log| &log.level);
+    let filter = EnvFilter::builder().parse_lossy(level);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log.map_or(LogFormat::Text, |log| log.format) {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).init(),
+    }
+}
