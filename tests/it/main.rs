@@ -4,6 +4,7 @@
 
 mod comments;
 mod conformance;
+mod cron;
 mod database;
 mod docs;
 mod dump;
