@@ -7,11 +7,12 @@ use paylatch_tests::Database;
 use paylatch_tests::cluster::{bin_dir, output};
 use paylatch_tests::invariants::assert_verified;
 use paylatch_tests::payments::{claim, report};
+use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
 
-/// One text that tells two databases apart: each table's rows in order, and the sequences.
-async fn contents(db: &Database) -> String {
-    let mut text = String::new();
+/// What tells two databases apart: each table's rows in order, and the sequences.
+async fn contents(db: &Database) -> Vec<String> {
+    let mut lines = Vec::new();
     let tables: Vec<String> = sqlx::query_scalar(
         "select oid::regclass::text from pg_class
          where relnamespace = 'paylatch'::regnamespace and relkind = 'r' order by 1",
@@ -21,13 +22,13 @@ async fn contents(db: &Database) -> String {
     .unwrap();
     assert!(tables.iter().any(|t| t == "paylatch.pay_flow"), "{tables:?}");
     for table in tables {
-        let rows = format!("select coalesce(string_agg(t::text, E'\\n' order by t::text), '') from {table} t");
-        text += &format!("{table}\n{}\n", db.value::<String>(&rows).await);
+        let rows = format!("select '{table} ' || t::text from {table} t order by 1");
+        lines.extend(sqlx::query_scalar(AssertSqlSafe(rows)).fetch_all(db.pool()).await.unwrap());
     }
-    let sequences =
-        "select coalesce(string_agg(s.sequencename || ' ' || coalesce(s.last_value, 0), E'\\n' order by 1), '')
-                     from pg_sequences s where s.schemaname = 'paylatch'";
-    text + &db.value::<String>(sequences).await
+    let sequences = "select sequencename || ' ' || coalesce(last_value, 0) from pg_sequences
+                     where schemaname = 'paylatch' order by 1";
+    lines.extend(sqlx::query_scalar(sequences).fetch_all(db.pool()).await.unwrap());
+    lines
 }
 
 /// What holds the rows: triggers with their state, constraints, grants, ownership.
