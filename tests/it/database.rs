@@ -4,6 +4,7 @@ use std::process::Command;
 
 use paylatch_tests::cluster::{bin_dir, output, root};
 use paylatch_tests::database::migrate;
+use paylatch_tests::lines::assert_same_lines;
 use paylatch_tests::{Database, process};
 use tempfile::TempDir;
 
@@ -33,7 +34,7 @@ async fn paylatchd_and_psql_migrate_alike() {
     let (one, other) = (Database::empty().await, Database::empty().await);
     migrate(one.url());
     by_psql(&other);
-    assert_eq!(schema(&one), schema(&other));
+    assert_same_lines(&schema(&one), &schema(&other));
 }
 
 #[tokio::test]
@@ -46,7 +47,7 @@ async fn migrating_again_or_side_by_side_changes_nothing() {
     }
     let before = schema(&db);
     migrate(db.url());
-    assert_eq!(schema(&db), before);
+    assert_same_lines(&schema(&db), &before);
 }
 
 /// Code without data says what is missing, and how to bring it.

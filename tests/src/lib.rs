@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod daemon;
 pub mod database;
 pub mod invariants;
+pub mod lines;
 pub mod payments;
 pub mod process;
 pub mod simulator;
