@@ -189,8 +189,8 @@ struct World {
     due_at: Micros,
     froze: Option<Reason>,
     lied: BTreeSet<Reason>,
-    /// Until when the last charge could still leave.
-    charge_may_leave: Micros,
+    /// Until when the last charge, and the last refund, could still leave.
+    may_leave: [Micros; 2],
     steps: usize,
     healthy_steps: usize,
     trace: Option<Vec<String>>,
@@ -232,7 +232,7 @@ impl World {
             due_at: START,
             froze: None,
             lied: BTreeSet::new(),
-            charge_may_leave: 0,
+            may_leave: [0, 0],
             steps: 0,
             healthy_steps: 0,
             trace: traced.then(Vec::new),
@@ -303,16 +303,12 @@ impl World {
             told = None;
             match step.action {
                 Some(action) if !action.is_wallet() && self.policy.business_mode == BusinessMode::Sql => {
+                    self.watch(action, self.now)?;
                     told = Some(self.in_place(action));
                     continue;
                 }
                 Some(action) => {
-                    if action == Charge {
-                        if self.now <= self.charge_may_leave {
-                            return Err("a second charge while the first could still leave".into());
-                        }
-                        self.charge_may_leave = step.due_at;
-                    }
+                    self.watch(action, step.due_at)?;
                     self.token += 1;
                     self.out = true;
                     self.carry_out(action, step.due_at);
@@ -325,6 +321,26 @@ impl World {
             return Ok(());
         }
         Err("goes round in circles".into())
+    }
+
+    /// No act leaves that nobody wants any more, none beside one whose fate is open, and no close that nobody offers.
+    fn watch(&mut self, action: Action, lease_until: Micros) -> Result<(), String> {
+        let unwanted = self.facts.cancelled || self.now >= self.facts.deadline;
+        let open = match action {
+            Charge => Some(0),
+            Refund => Some(1),
+            _ => None,
+        };
+        if let Some(which) = open {
+            if self.now <= self.may_leave[which] {
+                return Err(format!("a second {action} while the first could still leave"));
+            }
+            self.may_leave[which] = lease_until;
+        }
+        let closes = self.scenario.can_close_charge || action != CloseCharge;
+        let business_closes = self.scenario.business_can_close || action != CloseBusiness;
+        let wanted = !unwanted || !matches!(action, Charge | ExecuteBusiness);
+        if closes && business_closes && wanted { Ok(()) } else { Err(format!("{action} must not leave")) }
     }
 
     fn in_place(&mut self, action: Action) -> Evidence<'static> {
@@ -406,9 +422,17 @@ impl World {
                 debug_assert_eq!(order_no::compensation(NUMBER), "r_h2r_u6_p1");
                 told.number = Some(if refund { "r_h2r_u6_p1" } else { NUMBER });
                 (told.amount, told.currency) = (Some(500), Some("CNY"));
-                if self.pick(40) == 39 {
-                    told.amount = Some(501);
-                    self.lied.insert(Reason::EvidenceMismatch);
+                match self.pick(40) {
+                    // F17.
+                    39 => {
+                        told.amount = Some(501);
+                        self.lied.insert(Reason::EvidenceMismatch);
+                    }
+                    38 if matches!(call.action, Charge | Refund) => {
+                        told.outcome = Conflict;
+                        self.lied.insert(Reason::ParameterConflict);
+                    }
+                    _ => {}
                 }
             }
         } else {
@@ -569,6 +593,9 @@ impl World {
             // The token fences: only the present lease decides.
             Event::Reports { token, evidence } if self.out && token == self.token => {
                 self.out = false;
+                if evidence.outcome == Failed {
+                    self.may_leave = [0, 0];
+                }
                 self.advance(Some(evidence))
             }
             Event::Reports { .. } => Ok(()),
@@ -661,6 +688,7 @@ fn every_run_ends_and_nothing_is_charged_or_refunded_wrongly() {
         ("CHARGE_UNRESOLVED", 100),
         ("BUSINESS_UNRESOLVED", 50),
         ("EVIDENCE_MISMATCH", 50),
+        ("PARAMETER_CONFLICT", 20),
         ("BUSINESS_CONTRADICTORY", 20),
         ("UNATTRIBUTED", 3),
         ("REFUND_FAILED", 20),
