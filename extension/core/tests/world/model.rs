@@ -1,14 +1,6 @@
-//! step() against a naive world: a wallet, a business, a network and drivers that fail in every way that the faults
-//! page lists, with time passing. The world keeps its own count of what really happened; only that count is asserted.
-//!
-//! Every misfortune is read off a tape of dice. Where the tape ends the world is healthy, so each run must end, and
-//! proptest shrinks a failure to the few misfortunes that cause it. The world breaks no promise that a channel or a
-//! scene makes: late effects stay within `not_found_final_after` (or the channel's close kills them), idempotency keys
-//! are remembered for the resend window, the business refuses what comes after `valid_until`, and a call that outlives
-//! its lease is over within the grace.
+//! The naive world: what a wallet, a business, a network and drivers do, and what the database does with one row.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use paylatch_core::backoff::Curve;
 use paylatch_core::decide::{Evidence, Facts, Reason};
@@ -17,36 +9,34 @@ use paylatch_core::outcome::Action::{self, *};
 use paylatch_core::outcome::Outcome::{self, *};
 use paylatch_core::policy::{BusinessMode, Policy};
 use paylatch_core::step::{Leave, step};
-use paylatch_core::{MS, Micros, order_no};
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use paylatch_core::{MS, Micros};
 
-const SECOND: Micros = 1_000 * MS;
-const START: Micros = 1_000_000 * SECOND;
+pub(crate) const SECOND: Micros = 1_000 * MS;
+pub(crate) const START: Micros = 1_000_000 * SECOND;
 const NUMBER: &str = "h2r_u6_p1";
+const REFUND_NUMBER: &str = "r_h2r_u6_p1";
 const RIVAL: &str = "h2r_u6_p2";
 const LEASE: Micros = 5 * SECOND;
 const CALL_TIMEOUT: Micros = 2 * SECOND;
 const GRACE: Micros = 3 * SECOND;
 /// A run of a healthy world takes no more steps than this, however deep the hole that it starts from.
 const HEALTHY_STEPS: usize = 200;
-
 /// What one run is about. Spans in seconds.
 #[derive(Debug, Clone)]
-struct Scenario {
-    mode: BusinessMode,
-    can_resend: bool,
-    can_close_charge: bool,
-    business_can_close: bool,
-    final_after: Option<i64>,
-    resend_window: i64,
-    max_auto_retries: i32,
-    deadline: i64,
-    cancel_at: Option<i64>,
-    rival_at: Option<i64>,
+pub(crate) struct Scenario {
+    pub(crate) mode: BusinessMode,
+    pub(crate) can_resend: bool,
+    pub(crate) can_close_charge: bool,
+    pub(crate) business_can_close: bool,
+    pub(crate) final_after: Option<i64>,
+    pub(crate) resend_window: i64,
+    pub(crate) max_auto_retries: i32,
+    pub(crate) deadline: i64,
+    pub(crate) cancel_at: Option<i64>,
+    pub(crate) rival_at: Option<i64>,
     /// So many calls to wallet and business go unanswered, one after the other (F8, F13).
-    silent: [u8; 2],
-    tape: Vec<u16>,
+    pub(crate) silent: [u8; 2],
+    pub(crate) tape: Vec<u16>,
 }
 
 impl Scenario {
@@ -71,38 +61,9 @@ impl Scenario {
         self.final_after.map_or(60 * SECOND, |span| span * SECOND - MS)
     }
 }
-
-fn scenarios() -> impl Strategy<Value = Scenario> {
-    let mode = prop_oneof![3 => Just(BusinessMode::Http), 2 => Just(BusinessMode::Sql), 1 => Just(BusinessMode::None)];
-    let channel = (prop::bool::weighted(0.7), any::<bool>(), any::<bool>(), prop::option::weighted(0.7, 20..100i64));
-    let patience = (5..60i64, 3..20i32);
-    let seconds = || prop_oneof![2 => 0..30i64, 1 => 0..600i64];
-    let life = (seconds(), prop::option::weighted(0.4, seconds()), prop::option::weighted(0.15, seconds()));
-    let silence = || prop_oneof![4 => Just(0), 1 => 1..30u8];
-    let tape = prop::collection::vec(any::<u16>(), 0..150);
-    (mode, channel, patience, life, [silence(), silence()], tape).prop_map(
-        |(mode, channel, (resend_window, max_auto_retries), (deadline, cancel_at, rival_at), silent, tape)| Scenario {
-            mode,
-            can_resend: channel.0,
-            can_close_charge: channel.1,
-            business_can_close: channel.2,
-            final_after: channel.3,
-            resend_window,
-            max_auto_retries,
-            deadline,
-            cancel_at,
-            rival_at,
-            silent,
-            tape,
-        },
-    )
-}
-
-// The world.
-
 /// What a wallet holds under one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+pub(crate) enum Held {
     Nothing,
     /// Takes effect at `at`; before `seen_at` nobody can see it.
     Pending {
@@ -115,9 +76,9 @@ enum Held {
 }
 
 #[derive(Debug)]
-struct Ledger {
+pub(crate) struct Ledger {
     held: Held,
-    first_seen: Option<Micros>,
+    pub(crate) first_seen: Option<Micros>,
     /// How often money really moved under this number.
     effects: u32,
 }
@@ -171,33 +132,33 @@ enum Event {
     Rival,
 }
 
-struct World {
+pub(crate) struct World {
     scenario: Scenario,
     policy: Policy,
-    now: Micros,
+    pub(crate) now: Micros,
     at: usize,
-    charge: Ledger,
+    pub(crate) charge: Ledger,
     refund: Ledger,
     /// Whose the target is.
     owner: Option<&'static str>,
     rejected: bool,
     closed: bool,
     events: Vec<(Micros, Event)>,
-    facts: Facts<'static>,
-    token: u64,
+    pub(crate) facts: Facts<'static>,
+    pub(crate) token: u64,
     out: bool,
     due_at: Micros,
-    froze: Option<Reason>,
+    pub(crate) froze: Option<Reason>,
     lied: BTreeSet<Reason>,
     /// Until when the last charge, and the last refund, could still leave.
     may_leave: [Micros; 2],
-    steps: usize,
+    pub(crate) steps: usize,
     healthy_steps: usize,
-    trace: Option<Vec<String>>,
+    pub(crate) trace: Option<Vec<String>>,
 }
 
 impl World {
-    fn new(scenario: &Scenario, traced: bool) -> Self {
+    pub(crate) fn new(scenario: &Scenario, traced: bool) -> Self {
         let facts = Facts {
             flow_id: 901,
             trade_order_no: NUMBER,
@@ -390,7 +351,7 @@ impl World {
                 self.events.push(arrives(sent_at + MS, Some(late)));
             }
             // Held up on the way out, beyond the timeout and perhaps beyond the lease.
-            12 | 13 if action.is_act() => {
+            10..=13 if action.is_act() => {
                 let bound = if action.is_wallet() { self.scenario.latest() } else { GRACE - MS };
                 let at = sent_at + CALL_TIMEOUT + self.span(lease_until + bound - sent_at - CALL_TIMEOUT);
                 self.events.extend([arrives(at, None), gave_up]);
@@ -419,8 +380,7 @@ impl World {
             told.outcome = self.wallet(call)?;
             if told.outcome == Succeeded {
                 let refund = matches!(call.action, Refund | QueryRefund);
-                debug_assert_eq!(order_no::compensation(NUMBER), "r_h2r_u6_p1");
-                told.number = Some(if refund { "r_h2r_u6_p1" } else { NUMBER });
+                told.number = Some(if refund { REFUND_NUMBER } else { NUMBER });
                 (told.amount, told.currency) = (Some(500), Some("CNY"));
                 match self.pick(40) {
                     // F17.
@@ -551,7 +511,7 @@ impl World {
     }
 
     /// Lets the world run until the flow ends or waits for a person, and then until nothing is on its way any more.
-    fn run(&mut self) -> Result<(), String> {
+    pub(crate) fn run(&mut self) -> Result<(), String> {
         while !self.is_over() {
             self.steps += 1;
             self.healthy_steps += usize::from(self.is_healthy());
@@ -615,7 +575,7 @@ impl World {
     }
 
     /// What must be true of the world when all is over.
-    fn verdict(&self) -> Result<(), String> {
+    pub(crate) fn verdict(&self) -> Result<(), String> {
         let (charged, refunded) = (self.charge.effects, self.refund.effects);
         let rule = |holds: bool, says: &str| if holds { Ok(()) } else { Err(says.to_owned()) };
         rule(charged <= 1, "charged twice")?;
@@ -650,98 +610,5 @@ impl World {
             }
             Some(reason) => rule(self.lied.contains(&reason), "frozen though nobody lied"),
         }
-    }
-}
-
-/// Runs a scenario; a failure tells the story.
-fn live(scenario: &Scenario) -> Result<World, String> {
-    let run = |traced| {
-        let mut world = World::new(scenario, traced);
-        let end = world.run().and_then(|()| world.verdict());
-        (world, end)
-    };
-    let (world, end) = run(false);
-    end.map(|()| world).map_err(|says| format!("{says}\n{}", run(true).0.trace.unwrap_or_default().join("\n")))
-}
-
-#[test]
-fn every_run_ends_and_nothing_is_charged_or_refunded_wrongly() {
-    let mut runner =
-        TestRunner::new(ProptestConfig { cases: 12_000, failure_persistence: None, ..ProptestConfig::default() });
-    let ends: RefCell<BTreeMap<String, u32>> = RefCell::default();
-    let run = runner.run(&scenarios(), |scenario| {
-        let world = live(&scenario).map_err(TestCaseError::fail)?;
-        let end = world.froze.map_or(world.facts.status.as_str(), |reason| reason.as_str());
-        *ends.borrow_mut().entry(end.to_owned()).or_default() += 1;
-        Ok(())
-    });
-    if let Err(failure) = run {
-        panic!("{failure}");
-    }
-    // A world in which something never happens proves nothing about it.
-    let ends = ends.into_inner();
-    println!("{ends:?}");
-    for (end, least) in [
-        ("BIZ_SUCCESS", 400),
-        ("PAY_FAIL", 400),
-        ("REFUNDED", 200),
-        ("CHARGE_UNRESOLVED", 100),
-        ("BUSINESS_UNRESOLVED", 50),
-        ("EVIDENCE_MISMATCH", 50),
-        ("PARAMETER_CONFLICT", 20),
-        ("BUSINESS_CONTRADICTORY", 20),
-        ("UNATTRIBUTED", 3),
-        ("REFUND_FAILED", 20),
-        ("REFUND_UNRESOLVED", 50),
-    ] {
-        assert!(ends.get(end).is_some_and(|times| *times >= least), "{end} hardly happens: {ends:?}");
-    }
-}
-
-fn healthy() -> Scenario {
-    Scenario {
-        mode: BusinessMode::Http,
-        can_resend: true,
-        can_close_charge: false,
-        business_can_close: false,
-        final_after: Some(30),
-        resend_window: 60,
-        max_auto_retries: 10,
-        deadline: 600,
-        cancel_at: None,
-        rival_at: None,
-        silent: [0, 0],
-        tape: Vec::new(),
-    }
-}
-
-#[test]
-fn a_healthy_world_takes_the_straight_road() {
-    for (mode, most) in [(BusinessMode::Http, 7), (BusinessMode::Sql, 3), (BusinessMode::None, 3)] {
-        for bits in 0..8 {
-            let (can_resend, can_close_charge, business_can_close) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-            let scenario = Scenario { mode, can_resend, can_close_charge, business_can_close, ..healthy() };
-            let world = live(&scenario).unwrap_or_else(|says| panic!("{says}\n{scenario:?}"));
-            assert_eq!(world.facts.status, Status::BizSuccess, "{scenario:?}");
-            assert!(world.steps <= most, "{mode}: {} steps", world.steps);
-            assert!(world.now - START < SECOND, "{mode}: {} us", world.now - START);
-        }
-    }
-}
-
-#[test]
-fn a_healthy_world_refunds_what_another_attempt_owns() {
-    for can_resend in [true, false] {
-        let scenario = Scenario { rival_at: Some(0), can_resend, ..healthy() };
-        let world = live(&scenario).unwrap_or_else(|says| panic!("{says}"));
-        assert_eq!((world.facts.status, world.froze), (Status::Refunded, None), "F6");
-    }
-}
-
-#[test]
-fn a_healthy_world_charges_nobody_who_does_not_want_it() {
-    for scenario in [Scenario { cancel_at: Some(0), ..healthy() }, Scenario { deadline: 0, ..healthy() }] {
-        let world = live(&scenario).unwrap_or_else(|says| panic!("{says}"));
-        assert_eq!((world.facts.status, world.charge.first_seen, world.token), (Status::PayFail, None, 0));
     }
 }
