@@ -10,7 +10,7 @@ use sqlx::migrate::MigrateError;
 
 use crate::config::ConfigError;
 use crate::endpoint::EndpointError;
-use crate::simulate::SimulateError;
+use crate::simulate::{SimAdminError, SimulateError};
 
 /// Every way in which a command of `paylatchd` can fail.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +72,9 @@ pub enum Error {
     /// The simulator cannot run.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+    /// A running simulator cannot be commanded.
+    #[error(transparent)]
+    SimulatorAdmin(#[from] SimAdminError),
     /// What the command looked for is not there.
     #[error("{0}")]
     NotFound(String),

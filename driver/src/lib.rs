@@ -8,6 +8,7 @@ pub mod clock;
 pub mod compat;
 pub mod config;
 pub mod db;
+pub mod demo;
 pub mod dispatch;
 pub mod endpoint;
 pub mod error;

@@ -70,7 +70,7 @@ pub async fn run(config: &Config) -> Result<(), Error> {
         };
         shown.add_row(vec![Cell::new(level), Cell::new(&finding.what), Cell::new(&finding.says)]);
     }
-    println!("{shown}");
+    println!("{}", shown.trim_fmt());
     match findings.iter().filter(|finding| finding.level == Level::Error).count() {
         0 => Ok(()),
         errors => Err(Error::Broken(format!("{errors} of {} findings are errors", findings.len()))),
@@ -107,7 +107,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
             findings.push(Finding::new(
                 Level::Ok,
                 "versions",
-                format!("binary and database are at {}", compat::BINARY),
+                format!("it and the database are at {}", compat::BINARY),
             ));
             match db.doctor().await {
                 Ok(checks) => findings.extend(checks.into_iter().map(Finding::from)),
@@ -118,7 +118,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
                 Err(error) => findings.push(Finding::failed("what the configuration must serve", &error)),
             }
         }
-        Err(error) => findings.push(Finding::failed("versions", &error)),
+        Err(error) => findings.push(Finding::failed("binary", &error)),
     }
     findings.extend(outside::counterparties(config).await);
     findings

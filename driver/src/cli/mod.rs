@@ -2,11 +2,11 @@
 
 mod doctor;
 mod doctor_outside;
-mod flow;
+pub(crate) mod flow;
 mod migrate;
 mod run;
-mod table;
-mod verify;
+pub(crate) mod table;
+pub(crate) mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +15,7 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, Log, LogFormat};
+use crate::demo::{self, DemoArgs};
 use crate::error::Error;
 use crate::shutdown;
 use crate::simulate::{self, SimulateArgs};
@@ -52,6 +53,8 @@ enum Command {
         #[arg(long)]
         example: bool,
     },
+    /// Send thousands of payments through a bad day in a database of its own, and prove that each came out right
+    Demo(DemoArgs),
     /// Be a wallet and a business, with faults from a seed: for demos, tests and staging
     Simulate(SimulateArgs),
 }
@@ -108,6 +111,7 @@ async fn dispatch(cli: Cli) -> Result<(), Error> {
                 Command::Migrate => migrate::run(&config).await,
                 Command::Doctor => doctor::run(&config).await,
                 Command::Verify => verify::run(&config).await,
+                Command::Demo(arguments) => demo::run(arguments, &config).await,
                 Command::Flow(FlowCommand::Show { which }) => flow::show(&config, &which).await,
                 Command::Config { .. } | Command::Simulate(_) | Command::Run => Ok(()),
             }

@@ -30,7 +30,7 @@ pub fn print_rules(rules: &[Rule]) {
             says.as_str().into(),
         ]);
     }
-    println!("{shown}");
+    println!("{}", shown.trim_fmt());
 }
 
 /// An error that counts the broken rules, if there are any.
