@@ -352,7 +352,12 @@ impl World {
             }
             // Held up on the way out, beyond the timeout and perhaps beyond the lease.
             10..=13 if action.is_act() => {
-                let bound = if action.is_wallet() { self.scenario.latest() } else { GRACE - MS };
+                let bound = match action.is_wallet() {
+                    true => self.scenario.latest(),
+                    // A business that closes numbers need not be done with them when the grace is over.
+                    false if self.scenario.business_can_close => 60 * SECOND,
+                    false => GRACE - MS,
+                };
                 let at = sent_at + CALL_TIMEOUT + self.span(lease_until + bound - sent_at - CALL_TIMEOUT);
                 self.events.extend([arrives(at, None), gave_up]);
             }
@@ -556,7 +561,12 @@ impl World {
                 if evidence.outcome == Failed {
                     self.may_leave = [0, 0];
                 }
-                self.advance(Some(evidence))
+                self.advance(Some(evidence))?;
+                let mismatch = evidence.outcome == Succeeded && evidence.amount != Some(500);
+                match mismatch && self.froze != Some(Reason::EvidenceMismatch) {
+                    true => Err("another amount was taken for ours".into()),
+                    false => Ok(()),
+                }
             }
             Event::Reports { .. } => Ok(()),
             Event::Cancel => {
