@@ -21,7 +21,7 @@ demo: build ## 2,000 payments under faults, end to end; KEEP=1 leaves it running
 	@KEEP="$(KEEP)" FLOWS="$(FLOWS)" SEED="$(SEED)" scripts/demo
 
 psql: ## open psql on the demo that KEEP=1 left running
-	@scripts/cluster psql .run/demo
+	@scripts/cluster psql .run/demo/cluster
 
 stop: ## stop that demo
 	@scripts/demo stop
@@ -45,6 +45,6 @@ check-features: ## compile the extension for each of PostgreSQL 14 to 17 whose h
 	@scripts/check-features
 
 clean: ## stop our clusters and delete all that was built
-	@for dir in .run/* .run/test/*; do if [ -e "$$dir/data" ]; then scripts/cluster drop "$$dir"; fi; done
+	@for dir in .run/* .run/*/*; do if [ -e "$$dir/data" ]; then scripts/cluster drop "$$dir"; fi; done
 	@rm -rf .run
 	@cargo clean --quiet

@@ -8,6 +8,7 @@ mod cron;
 mod database;
 mod docs;
 mod dump;
+mod end_to_end;
 mod examples;
 mod guards;
 mod isolation;

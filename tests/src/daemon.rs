@@ -1,6 +1,5 @@
 //! `paylatchd run` as a real process.
 
-use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -41,24 +40,30 @@ impl Setup {
     }
 
     /// A wallet reached at `base_url`; `more` are further lines of its section.
-    pub fn wallet(mut self, channel: &str, base_url: &str, more: &str) -> Self {
-        let _ = write!(self.endpoints, "[wallet.{channel}]\nadapter = \"sim\"\nbase_url = \"{base_url}\"\n{more}\n");
-        self
+    pub fn wallet(self, channel: &str, base_url: &str, more: &str) -> Self {
+        self.endpoint(&format!("wallet.{channel}"), "sim", base_url, more)
+    }
+
+    /// A business service reached at `base_url`; `more` are further lines of its section.
+    pub fn business(self, target: &str, base_url: &str, more: &str) -> Self {
+        self.endpoint(&format!("business.{target}"), "http", base_url, more)
     }
 
     /// A wallet inside the daemon that answers at once.
     pub fn null_wallet(mut self, channel: &str) -> Self {
-        let _ = write!(self.endpoints, "[wallet.{channel}]\nadapter = \"null\"\n");
+        self.endpoints += &format!("[wallet.{channel}]\nadapter = \"null\"\n");
         self
     }
 
-    /// A business service reached at `base_url`; `more` are further lines of its section.
-    pub fn business(mut self, target: &str, base_url: &str, more: &str) -> Self {
-        let _ = write!(self.endpoints, "[business.{target}]\nadapter = \"http\"\nbase_url = \"{base_url}\"\n{more}\n");
+    fn endpoint(mut self, section: &str, adapter: &str, base_url: &str, more: &str) -> Self {
+        // Within what `Database::add_scenes` says of channel and scenes.
+        let timeout = if more.contains("call_timeout_ms") { "" } else { "call_timeout_ms = 2000" };
+        self.endpoints +=
+            &format!("[{section}]\nadapter = \"{adapter}\"\nbase_url = \"{base_url}\"\n{timeout}\n{more}\n");
         self
     }
 
-    /// Starts it, and returns once it says that it is healthy.
+    /// Starts it, and returns once it says that it is ready.
     pub async fn start(self) -> Daemon {
         let daemon = self.start_unready();
         daemon.ready().await;
@@ -85,10 +90,11 @@ impl Setup {
 
 /// A daemon, running or not; its configuration stays the same over restarts.
 pub struct Daemon {
+    // Before the folder: it reads its log when it is dropped.
+    process: Option<Process>,
     name: String,
     dir: TempDir,
     listen: SocketAddr,
-    process: Option<Process>,
 }
 
 impl Daemon {
@@ -97,7 +103,7 @@ impl Daemon {
         self.process.as_mut().expect("the daemon was started")
     }
 
-    /// Where it serves `/metrics` and `/healthz`.
+    /// Where it serves `/metrics`, `/healthz` and `/readyz`.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.listen)
     }
@@ -112,17 +118,17 @@ impl Daemon {
         self.process().terminate().await
     }
 
-    /// Starts it again with the same configuration; waits until it is healthy.
+    /// Starts it again with the same configuration; waits until it is ready.
     pub async fn restart(&mut self) {
         self.process = None;
         self.spawn();
         self.ready().await;
     }
 
-    /// Waits until it says that it is healthy.
+    /// Waits until it says that it is ready.
     pub async fn ready(&self) {
-        let url = format!("{}/healthz", self.base_url());
-        let what = format!("daemon {} is healthy", self.name);
+        let url = format!("{}/readyz", self.base_url());
+        let what = format!("daemon {} is ready", self.name);
         eventually(&what, SOON, async || reqwest::get(&url).await.ok().filter(|r| r.status().is_success())).await;
     }
 

@@ -34,7 +34,7 @@ pub async fn assert_never_rules(db: &Database, effects: &Effects) {
     assert_verified(db).await;
     let rows: Vec<Row> = sqlx::query_as(
         "select f.flow_id, f.status::text, f.amount::bigint, f.currency::text, f.trade_order_no::text,
-                f.refund_order_no::text, o.biz_key::text, s.business_mode::text
+                paylatch.refund_order_no(f.trade_order_no) as refund_order_no, o.biz_key::text, s.business_mode::text
          from paylatch.pay_flow f
          join paylatch.pay_order o using (order_id)
          join paylatch.scene s on s.scene = f.scene",

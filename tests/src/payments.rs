@@ -101,12 +101,13 @@ pub async fn report(session: &mut PgConnection, evidence: &[Value]) -> Vec<Verdi
 }
 
 impl Database {
-    /// One channel and the scenes `shop` (business over HTTP) and `topup` (being charged is all).
+    /// One channel and the scenes `shop` (business over HTTP) and `topup` (being charged is all), in a hurry, so that
+    /// the leases of tests can be short: a lease must outlast the longest call.
     pub async fn add_scenes(&self) {
         self.execute(
-            "insert into paylatch.channel (channel) values ('sim');
-             insert into paylatch.scene (scene, channel, order_prefix, business_mode, business_target)
-             values ('shop', 'sim', 'sh', 'http', 'shop'), ('topup', 'sim', 'tp', 'none', null);",
+            "insert into paylatch.channel (channel, call_timeout_ms) values ('sim', 2000);
+             insert into paylatch.scene (scene, channel, order_prefix, business_mode, business_target, business_timeout_ms)
+             values ('shop', 'sim', 'sh', 'http', 'shop', 2000), ('topup', 'sim', 'tp', 'none', null, 2000);",
         )
         .await;
     }

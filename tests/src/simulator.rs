@@ -19,12 +19,13 @@ use crate::wait::{SOON, eventually};
 
 /// `paylatchd simulate` as a real process.
 pub struct Simulator {
+    // Before the folder: it reads its log when it is dropped.
+    process: Process,
     dir: TempDir,
     seed: u64,
     faults: f64,
     address: SocketAddr,
     admin: SimAdmin,
-    process: Process,
 }
 
 impl Simulator {
