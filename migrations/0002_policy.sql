@@ -23,9 +23,9 @@ create table paylatch.channel (
     can_resend boolean not null default true,
     can_close_charge boolean not null default false,
     resend_window_ms bigint not null default 86400000
-        constraint resend_window_not_negative check (resend_window_ms >= 0),
+        constraint resend_window_not_negative check (resend_window_ms between 0 and 31622400000),
     not_found_final_after_ms bigint
-        constraint not_found_final_after_positive check (not_found_final_after_ms > 0)
+        constraint not_found_final_after_positive check (not_found_final_after_ms between 1 and 31622400000)
 );
 comment on table paylatch.channel is 'A wallet or payment provider. Its name is the key of [wallet.NAME] in the daemon''s configuration.';
 comment on column paylatch.channel.max_in_flight is 'Wallet calls under way at once, over all daemons; null: no limit.';
@@ -68,8 +68,9 @@ create table paylatch.scene (
     business_timeout_ms integer not null default 5000
         constraint business_timeout_positive check (business_timeout_ms between 1 and 600000),
     default_deadline_ms bigint not null default 900000
-        constraint default_deadline_positive check (default_deadline_ms > 0),
-    biz_grace_ms bigint not null default 15000,
+        constraint default_deadline_positive check (default_deadline_ms between 1 and 31622400000),
+    biz_grace_ms bigint not null default 15000
+        constraint biz_grace_bounded check (biz_grace_ms between 1 and 2592000000),
     retry_base_ms integer not null default 1000
         constraint retry_base_positive check (retry_base_ms > 0),
     retry_factor_percent integer not null default 200
@@ -80,7 +81,7 @@ create table paylatch.scene (
     max_auto_retries integer not null default 20
         constraint max_auto_retries_positive check (max_auto_retries > 0),
     slow_interval_ms bigint not null default 300000
-        constraint slow_interval_positive check (slow_interval_ms > 0),
+        constraint slow_interval_positive check (slow_interval_ms between 1 and 2592000000),
     refund_max_failures integer not null default 3
         constraint refund_max_failures_positive check (refund_max_failures > 0),
     entry_open boolean not null default true,

@@ -69,7 +69,8 @@ pub struct Facts<'a> {
     pub act_sent_at: Option<Micros>,
     /// End of the last lease in which it could have left.
     pub act_lease_until: Option<Micros>,
-    /// Negative answers since the last send (NOT_FOUND while charging, FAILED while refunding).
+    /// Answers that led nowhere: NOT_FOUND since the last send while charging, UNKNOWN or UNAVAILABLE in a row while the
+    /// business is awaited, FAILED while refunding.
     pub negative_count: i32,
     /// While charging: when the first of them was asked. While the business is awaited: when the last NOT_DONE was.
     pub negative_since: Option<Micros>,
@@ -330,17 +331,21 @@ fn decide_payed(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>) -> 
         (_, Outcome::Rejected | Outcome::Closed) => Decision::Become(Status::Refunding),
         (_, Outcome::Contradictory) => Decision::Freeze(Reason::BusinessContradictory),
         (_, Outcome::NotDone) => decide_not_done(facts, policy, evidence.asked_at),
-        _ if policy.needs_attention(facts.retry_count.saturating_add(1)) => {
-            Decision::Freeze(Reason::BusinessUnresolved)
+        // Nobody can say what became of it: neither refund nor wait for ever. An honest NOT_DONE begins the count anew.
+        _ => {
+            let unanswered = facts.negative_count.saturating_add(1);
+            if policy.needs_attention(unanswered) {
+                return Decision::Freeze(Reason::BusinessUnresolved);
+            }
+            let unread = facts.act_unread || evidence.action == Action::CloseBusiness;
+            let negative = (unanswered, facts.negative_since);
+            Decision::Stay(Stay { unread, negative, ..facts.stay(Resume::Backoff) })
         }
-        (Action::CloseBusiness, _) => Decision::Stay(Stay { unread: true, ..facts.stay(Resume::Backoff) }),
-        _ => Decision::Stay(facts.stay(Resume::Backoff)),
     }
 }
 
 fn decide_not_done(facts: &Facts<'_>, policy: &Policy, asked_at: Micros) -> Decision {
-    let negative = (facts.negative_count, Some(asked_at));
-    let settled = Stay { unread: false, negative, ..facts.stay(Resume::Now) };
+    let settled = Stay { unread: false, negative: (0, Some(asked_at)), ..facts.stay(Resume::Now) };
     match facts.business_cutoff(policy) {
         Some(end) if asked_at <= end => {
             let resume = Resume::BackoffUntil(end.saturating_add(MS));

@@ -89,6 +89,9 @@ comment on function paylatch.on_flow_insert_order() is 'Puts the new attempt in 
 
 create function paylatch.on_flow_update_order() returns trigger language plpgsql as $$
 begin
+    if not exists (select from new_row n where n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')) then
+        return null;
+    end if;
     update paylatch.pay_order o
     set status = paylatch.order_status_after(n.status), live_flow_id = null,
         paid_flow_id = case when n.status = 'BIZ_SUCCESS' then n.flow_id else o.paid_flow_id end,
@@ -102,6 +105,9 @@ comment on function paylatch.on_flow_update_order() is 'Projects an ended attemp
 -- The rare ways, aside from the main one: a compensation follows its flow, a freeze opens an incident.
 create function paylatch.on_flow_update_aside() returns trigger language plpgsql as $$
 begin
+    if not exists (select from new_row n where n.status in ('REFUNDING', 'REFUNDED') or n.frozen_reason is not null) then
+        return null;
+    end if;
     insert into paylatch.refund (flow_id, kind, amount, currency, refund_order_no)
     select n.flow_id, 'COMPENSATION', n.amount, n.currency, paylatch.refund_order_no(n.trade_order_no)
     from new_row n join old_row o using (flow_id)

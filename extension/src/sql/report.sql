@@ -20,7 +20,8 @@ create function paylatch.read_reports(p_evidence jsonb) returns setof paylatch.r
                      and paylatch.answers_state(f.status, e.action) then 'applied'
                 else paylatch.late_disposition(f.status, e.action, e.outcome, e.owner = f.trade_order_no) end,
            f.status::text,
-           row (e.action, e.outcome, coalesce(j.leased_at, f.updated_at) + make_interval(secs => greatest(e.waited_ms, 0) / 1000.0),
+           row (e.action, e.outcome,
+                least(paylatch.clock(), coalesce(j.leased_at, f.updated_at) + make_interval(secs => greatest(e.waited_ms, 0) / 1000.0)),
                 e.order_no, e.amount, e.currency, e.owner, e.flow_id, left(coalesce(e.code, e.message), 64),
                 left(e.request_id, 128), e.took_ms)::paylatch.told
     from (select r.*, x.n, row_number() over (partition by r.flow_id order by x.n) as again

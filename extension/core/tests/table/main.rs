@@ -206,9 +206,10 @@ fn payed_rows() {
         ("... executed again", execute_sent().settled().last(NotDone), HTTP, DUE, sends(ExecuteBusiness).unread()),
         ("unknown: asked again", execute_sent(), HTTP, says(QueryBusiness, Unknown), waits(1).unread()),
         ("unavailable: asked again", execute_sent(), HTTP, says(QueryBusiness, Unavailable), waits(1).unread()),
-        ("unknown for the last time", execute_sent().retried(9), HTTP, says(QueryBusiness, Unknown), waits(60)),
-        ("unknown too often: never refunded blind", execute_sent().retried(10), HTTP, says(QueryBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
-        ("unavailable too often, long past the deadline", execute_sent().retried(10).deadline(-999), HTTP, says(QueryBusiness, Unavailable), freezes(Reason::BusinessUnresolved)),
+        ("unknown for the last time", execute_sent().unanswered(9), HTTP, says(QueryBusiness, Unknown), waits(60)),
+        ("one unknown after many honest answers: asked again, slowly", execute_sent().retried(10), HTTP, says(QueryBusiness, Unknown), waits(300)),
+        ("unknown too often: never refunded blind", execute_sent().unanswered(10), HTTP, says(QueryBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
+        ("unavailable too often, long past the deadline", execute_sent().unanswered(10).deadline(-999), HTTP, says(QueryBusiness, Unavailable), freezes(Reason::BusinessUnresolved)),
 
         ("past the deadline: read only", payed().deadline(0), HTTP, DUE, asks(QueryBusiness)),
         ("F9: read within the grace: not final", execute_sent().deadline(-10), HTTP, says(QueryBusiness, NotDone), waits(1).settled()),
@@ -227,7 +228,7 @@ fn payed_rows() {
         ("close finds it done, by whom?", closing, BUSINESS_CLOSES, done_by(CloseBusiness, None), freezes(Reason::Unattributed)),
         ("close unknown: the fact is read again", closing, BUSINESS_CLOSES, says(CloseBusiness, Unknown), waits(1).unread()),
         ("close not sent: the fact is read again", closing, BUSINESS_CLOSES, says(CloseBusiness, Unavailable), waits(1).unread()),
-        ("close unknown too often", closing.retried(10), BUSINESS_CLOSES, says(CloseBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
+        ("close unknown too often", closing.unanswered(10), BUSINESS_CLOSES, says(CloseBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
         ("a question cannot close: taken as unknown", execute_sent(), BUSINESS_CLOSES, says(QueryBusiness, Closed), waits(1).unread()),
     ], FREELY);
 }
@@ -334,7 +335,7 @@ fn business_in_the_same_database() {
             ("done: final in the same transaction", payed(), SQL, says(QueryBusiness, Done), becomes(BizSuccess)),
             ("not done: later again", payed(), SQL, says(QueryBusiness, NotDone), waits(1).settled()),
             ("closed in place", payed().deadline(-22), SQL_CLOSES, says(QueryBusiness, NotDone), waits(0).and_in_place(CloseBusiness)),
-            ("unknown too often", payed().retried(10), SQL, says(QueryBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
+            ("unknown too often", payed().unanswered(10), SQL, says(QueryBusiness, Unknown), freezes(Reason::BusinessUnresolved)),
         ], leave);
     }
 }

@@ -98,6 +98,7 @@ pub(crate) trait Given: Sized {
     fn negatives(self, count: i32, since: i64) -> Self;
     fn last(self, outcome: Outcome) -> Self;
     fn retried(self, times: i32) -> Self;
+    fn unanswered(self, times: i32) -> Self;
     fn frozen(self) -> Self;
 }
 
@@ -122,6 +123,9 @@ impl Given for Facts<'_> {
     }
     fn last(self, outcome: Outcome) -> Self {
         Self { last_outcome: Some(outcome), ..self }
+    }
+    fn unanswered(self, times: i32) -> Self {
+        Self { retry_count: times, negative_count: times, ..self }
     }
     fn retried(self, retry_count: i32) -> Self {
         Self { retry_count, ..self }
