@@ -306,7 +306,7 @@ fn deal(
         act_unread,
         act_sent_at: act_lease_until.map(|end| (end - SECOND).min(NOW) - sent_before),
         act_lease_until,
-        negative_count: if negative_since.is_some() { dice.pick(&[1, 2, 3]) } else { 0 },
+        negative_count: if negative_since.is_some() { dice.pick(&[1, 2, 3, 10]) } else { 0 },
         negative_since,
         last_outcome: dice.pick(&[None, Some(Closed), Some(NotDone), Some(Unknown), Some(NotFound)]),
     };
