@@ -12,4 +12,5 @@ mod end_to_end;
 mod examples;
 mod guards;
 mod isolation;
+mod reference;
 mod roles;
