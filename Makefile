@@ -9,7 +9,8 @@ help: ## this list
 setup: ## install what is missing: PostgreSQL 15, headers, cargo-pgrx, cargo-nextest
 	@scripts/setup
 
-extension: setup ## build the extension and install it into PostgreSQL 15
+extension: ## build the extension and install it into PostgreSQL 15
+	@scripts/setup demo
 	@scripts/build-extension
 
 driver: ## build the daemon, paylatchd
@@ -26,7 +27,7 @@ psql: ## open psql on the demo that KEEP=1 left running
 stop: ## stop that demo
 	@scripts/demo stop
 
-test: extension ## every test, against a cluster made for this run; ARGS= goes to cargo nextest
+test: setup extension ## every test, against a cluster made for this run; ARGS= goes to cargo nextest
 	@scripts/test $(ARGS)
 
 test-core: ## the pure rules only: no database, a few seconds
