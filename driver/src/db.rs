@@ -172,6 +172,18 @@ impl Db {
         Ok(Self { pool, driver: driver.to_owned(), timeout, transaction_pooling: settings.transaction_pooling })
     }
 
+    /// The same, after trying the way there once: a pool that cannot connect says no more than that it waited.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn connect(settings: &config::Database, driver: &str) -> Result<Self, Error> {
+        use sqlx::Connection as _;
+        let session = Self::session(settings, driver).await?;
+        // Whether the goodbye arrives makes no difference.
+        let _ = session.close().await;
+        Self::open(settings, driver)
+    }
+
     /// A session of its own, outside the pool, for what takes long.
     ///
     /// # Errors
@@ -179,7 +191,10 @@ impl Db {
     pub async fn session(settings: &config::Database, driver: &str) -> Result<PgConnection, Error> {
         use sqlx::ConnectOptions as _;
         let options = connect_options(settings, driver)?;
-        options.connect().await.map_err(|source| Error::Database { command: CONNECT, source })
+        let within = Duration::from_millis(settings.command_timeout_ms);
+        let connected = tokio::time::timeout(within, options.connect()).await;
+        let connected = connected.map_err(|_| Error::Silent { command: CONNECT, within })?;
+        connected.map_err(|source| Error::Database { command: CONNECT, source })
     }
 
     /// Takes up to `max` due actions, each leased for `lease`.
@@ -224,6 +239,16 @@ impl Db {
     /// See [`Error::class`].
     pub async fn explain(&self, flow_id: i64) -> Result<Vec<Explanation>, Error> {
         self.rows("explain", sqlx::query_as("select topic, says from paylatch.explain($1)").bind(flow_id)).await
+    }
+
+    /// The flow whose charge has this number, if there is one.
+    ///
+    /// # Errors
+    /// See [`Error::class`].
+    pub async fn find_pay_flow(&self, trade_order_no: &str) -> Result<Option<i64>, Error> {
+        let query = sqlx::query_as("select flow_id from paylatch.find_pay_flow($1)").bind(trade_order_no);
+        let rows: Vec<(Option<i64>,)> = self.rows("find_pay_flow", query).await?;
+        Ok(rows.into_iter().find_map(|(flow_id,)| flow_id))
     }
 
     /// Whether each rule of "Never" holds, by number.

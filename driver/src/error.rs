@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use paylatch_core::words::UnknownWord;
 use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgDatabaseError;
 
 use crate::config::ConfigError;
 use crate::endpoint::EndpointError;
@@ -27,7 +28,7 @@ pub enum Error {
         source: EndpointError,
     },
     /// The database refused a command, or could not be reached.
-    #[error("{command}: {source}")]
+    #[error("{command}: {}", said(source))]
     Database {
         /// The command, as a person would name it.
         command: &'static str,
@@ -51,7 +52,7 @@ pub enum Error {
         source: UnknownWord,
     },
     /// A migration failed; the ones before it are applied.
-    #[error("migration {migration}: {source}")]
+    #[error("migration {migration}: {}", migrate_said(source))]
     Migration {
         /// Its number and subject.
         migration: String,
@@ -135,6 +136,24 @@ impl Error {
     pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+}
+
+/// What the database said, with its hint, but without the place in our own SQL where it said so.
+fn said(error: &sqlx::Error) -> String {
+    let sqlx::Error::Database(e) = error else { return error.to_string() };
+    let hint = e.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint);
+    let code = e.code().unwrap_or_default();
+    match hint {
+        Some(hint) => format!("{} ({hint}) [{code}]", e.message()),
+        None => format!("{} [{code}]", e.message()),
+    }
+}
+
+fn migrate_said(error: &MigrateError) -> String {
+    match error {
+        MigrateError::Execute(e) | MigrateError::ExecuteMigration(e, _) => said(e),
+        other => other.to_string(),
     }
 }
 

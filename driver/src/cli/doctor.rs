@@ -79,36 +79,31 @@ pub async fn run(config: &Config) -> Result<(), Error> {
 
 async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let opened = Db::open(&config.database, "doctor");
-    let db = match opened {
-        Ok(db) => db,
-        Err(error) => return vec![Finding::failed("connection", &error)],
+    let connected = async {
+        let db = Db::connect(&config.database, "doctor").await?;
+        let server = db.server().await?;
+        Ok::<_, Error>((db, server))
     };
-    match db.server().await {
-        Ok(server) => {
-            let says = format!("PostgreSQL {}, database {}, user {}", server.version, server.database, server.user);
-            findings.push(if server.in_recovery {
-                Finding::new(Level::Error, "connection", format!("{says}: a standby, which takes no writes"))
-            } else {
-                Finding::new(Level::Ok, "connection", says)
-            });
-        }
+    let (db, server) = match connected.await {
+        Ok(connected) => connected,
         Err(error) => {
             // Without a connection there is nothing more to see, except the way to the counterparties.
             findings.push(Finding::failed("connection", &error));
             findings.extend(outside::counterparties(config).await);
             return findings;
         }
-    }
+    };
+    let says = format!("PostgreSQL {}, database {}, user {}", server.version, server.database, server.user);
+    findings.push(if server.in_recovery {
+        Finding::new(Level::Error, "connection", format!("{says}: a standby, which takes no writes"))
+    } else {
+        Finding::new(Level::Ok, "connection", says)
+    });
     findings.push(outside::pooler(&config.database).await);
     findings.push(outside::clocks(&db).await);
     match compat::check(&db).await {
         Ok(()) => {
-            findings.push(Finding::new(
-                Level::Ok,
-                "versions",
-                format!("it and the database are at {}", compat::BINARY),
-            ));
+            findings.push(Finding::new(Level::Ok, "binary", format!("it and the database are at {}", compat::BINARY)));
             match db.doctor().await {
                 Ok(checks) => findings.extend(checks.into_iter().map(Finding::from)),
                 Err(error) => findings.push(Finding::failed("the database's own view", &error)),

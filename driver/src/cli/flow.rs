@@ -8,20 +8,37 @@ use crate::error::Error;
 
 /// Prints what is known of the flow that `which` names.
 pub async fn show(config: &Config, which: &str) -> Result<(), Error> {
-    let flow_id = flow_id(which)
-        .ok_or_else(|| Error::NotFound(format!("{which:?} is neither a flow's id nor one of our order numbers")))?;
-    let db = Db::open(&config.database, "flow show")?;
-    let lines = db.explain(flow_id).await?;
-    if lines.is_empty() {
-        return Err(Error::NotFound(format!("there is no flow {flow_id}")));
-    }
-    print!("{}", readable(&lines));
+    let db = Db::connect(&config.database, "flow show").await?;
+    let missing = || Error::NotFound(format!("there is no payment {which}"));
+    let flow_id = match Name::of(which) {
+        Some(Name::Id(flow_id)) => flow_id,
+        Some(Name::Number(number)) => db.find_pay_flow(number).await?.ok_or_else(missing)?,
+        None => {
+            return Err(Error::NotFound(format!("{which:?} is neither a flow's id nor one of our order numbers")));
+        }
+    };
+    print!("{}", readable(&db.explain(flow_id).await?));
     Ok(())
 }
 
-/// An id as it is; an order number, also a refund's, holds its flow's id.
-fn flow_id(which: &str) -> Option<i64> {
-    which.parse().ok().filter(|id| *id > 0).or_else(|| Some(order_no::decode(which)?.flow_id))
+/// What a person may call a payment.
+#[derive(Debug, PartialEq, Eq)]
+enum Name<'a> {
+    Id(i64),
+    /// Its charge's number.
+    Number(&'a str),
+}
+
+impl<'a> Name<'a> {
+    /// A refund's number is its charge's behind a prefix.
+    fn of(which: &'a str) -> Option<Self> {
+        if let Ok(flow_id) = which.parse() {
+            return (flow_id > 0).then_some(Self::Id(flow_id));
+        }
+        let decoded = order_no::decode(which)?;
+        let charge = if decoded.refund.is_some() { which.split_once('_')?.1 } else { which };
+        Some(Self::Number(charge))
+    }
 }
 
 /// Topics aligned, each named once; the timeline apart.
@@ -48,11 +65,13 @@ mod tests {
     #[test]
     fn any_number_of_a_flow_leads_to_it() {
         let number = order_no::trade("sh", "1", 901);
-        assert_eq!(flow_id("901"), Some(901));
-        assert_eq!(flow_id(&number), Some(901));
-        assert_eq!(flow_id(&order_no::compensation(&number)), Some(901));
+        assert_eq!(Name::of("901"), Some(Name::Id(901)));
+        let refunds = [order_no::compensation(&number), order_no::after_sale(&number, 2)];
+        for name in refunds.iter().chain([&number]) {
+            assert_eq!(Name::of(name), Some(Name::Number(&number)), "{name}");
+        }
         for bad in ["", "0", "-3", "nothing", "901 "] {
-            assert_eq!(flow_id(bad), None, "{bad}");
+            assert_eq!(Name::of(bad), None, "{bad}");
         }
     }
 

@@ -23,12 +23,13 @@ pub async fn run(config: Config) -> Result<(), Error> {
     let serving = match config.http.listen.0 {
         Some(address) => {
             let listener = http::bind(address).await?;
-            tracing::info!(address = %address, "serving /healthz, /readyz and /metrics");
+            let address = listener.local_addr().unwrap_or(address);
+            tracing::info!(%address, "serving /healthz, /readyz and /metrics");
             Some(tokio::spawn(http::serve(listener, db.clone(), Arc::clone(&adapters), shutdown.clone(), done.clone())))
         }
         None => None,
     };
-    if wait_for_database(&db, &shutdown).await? {
+    if wait_for_database(&config, &shutdown).await? {
         tracing::info!(driver = name, version = compat::BINARY, "working");
         warn_of_tight_leases(&config);
         let tick = Duration::from_millis(config.driver.tick_ms);
@@ -45,12 +46,19 @@ pub async fn run(config: Config) -> Result<(), Error> {
     Ok(())
 }
 
+async fn check(config: &Config) -> Result<(), Error> {
+    let db = Db::connect(&config.database, "start").await?;
+    let checked = compat::check(&db).await;
+    db.close().await;
+    checked
+}
+
 /// Waits until the database answers and belongs to this binary. False: the wish to stop came first.
-async fn wait_for_database(db: &Db, shutdown: &CancellationToken) -> Result<bool, Error> {
+async fn wait_for_database(config: &Config, shutdown: &CancellationToken) -> Result<bool, Error> {
     let mut backoff = Backoff::default();
     loop {
         let checked = tokio::select! {
-            checked = compat::check(db) => checked,
+            checked = check(config) => checked,
             () = shutdown.cancelled() => return Ok(false),
         };
         let error = match checked {

@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// Prints the rules one by one; an error if one is broken.
 pub async fn run(config: &Config) -> Result<(), Error> {
-    let db = Db::open(&config.database, "verify")?;
+    let db = Db::connect(&config.database, "verify").await?;
     let rules = db.verify().await?;
     print_rules(&rules);
     judge(&rules)

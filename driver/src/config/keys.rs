@@ -27,7 +27,7 @@ pub(super) fn read(text: &str, source: &str, url: Option<String>) -> Result<Conf
     }
     let layer = layer.with_fallback(file).with_fallback(ConfigLayer::default_values());
     if layer.database.url.is_none() {
-        let problem = format!("is missing: set PAYLATCH_DATABASE_URL, or `url` in section [database] of {source}");
+        let problem = "is missing: set PAYLATCH_DATABASE_URL, give --database-url, or give --config a file with it";
         return Err(ConfigError::new("database.url", problem));
     }
     Config::from_layer(layer).map_err(|e| ConfigError::new(source, format!("{e:#}")))

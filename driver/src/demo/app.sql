@@ -7,6 +7,11 @@ begin
         raise exception using errcode = 'PL004',
             message = 'this database has scenes that are not the demo''s: give the demo a database of its own';
     end if;
+    if exists (select from pg_stat_activity where datname = current_database()
+               and application_name like 'paylatchd %' and application_name <> 'paylatchd demo-application') then
+        raise exception using errcode = 'PL004',
+            message = 'a daemon is at work on this database, perhaps for another simulator: stop it first';
+    end if;
 end $$;
 
 create schema if not exists app;
@@ -95,11 +100,12 @@ $$;
 -- Every payment of this run, as it is to be compared with the wallet's own count.
 create or replace function app.payments(first_flow_id bigint)
     returns table (flow_id bigint, scene text, status text, order_no text, refund_no text, biz_key text, amount bigint,
-                   currency text, business_mode text)
+                   currency text, business_mode text, restored_by text)
     language sql stable as $$
     select f.flow_id, f.scene, f.status::text, f.trade_order_no, paylatch.refund_order_no(f.trade_order_no), o.biz_key,
-           f.amount::bigint, f.currency::text, s.business_mode
+           f.amount::bigint, f.currency::text, s.business_mode, k.restored_by
     from paylatch.pay_flow f join paylatch.pay_order o using (order_id) join paylatch.scene s on s.scene = f.scene
+    left join app.streak k on s.business_target = 'app.streak' and k.streak_key = o.biz_key
     where f.flow_id >= first_flow_id
     order by f.flow_id
 $$;

@@ -31,6 +31,8 @@ pub struct Payment {
     pub currency: String,
     /// sql, http or none.
     pub business_mode: String,
+    /// For a business in the same database: the charge that it was done for.
+    pub restored_by: Option<String>,
 }
 
 /// Money by currency, in minor units.
@@ -101,10 +103,8 @@ fn moved<'a>(effects: impl Iterator<Item = &'a crate::simulate::TransferEffect>)
 fn difference(payment: &Payment, effects: &Effects) -> Option<String> {
     let charges = effects.charge_count(&payment.order_no);
     let refunds = effects.refund_count(&payment.refund_no);
-    let owns = effects.owner(&payment.biz_key) == Some(payment.order_no.as_str());
-    let http = payment.business_mode == "http";
     let expected = match payment.status.parse() {
-        Ok(Status::BizSuccess) => (1, 0, http),
+        Ok(Status::BizSuccess) => (1, 0, true),
         Ok(Status::Refunded) => (1, 1, false),
         Ok(Status::PayFail) => (0, 0, false),
         _ => return Some(format!("flow {} has not ended: it is {}", payment.flow_id, payment.status)),
@@ -113,8 +113,13 @@ fn difference(payment: &Payment, effects: &Effects) -> Option<String> {
     if (charges, refunds) != (expected.0, expected.1) {
         return Some(format!("flow {flow_id} is {status}, but was charged {charges} and refunded {refunds} times"));
     }
-    if http && owns != expected.2 {
-        let whose = effects.owner(&payment.biz_key).unwrap_or("nobody");
+    let owner = match payment.business_mode.as_str() {
+        "http" => effects.owner(&payment.biz_key),
+        _ => payment.restored_by.as_deref(),
+    };
+    let owns = owner == Some(payment.order_no.as_str());
+    if payment.business_mode != "none" && owns != expected.2 {
+        let whose = owner.unwrap_or("nobody");
         return Some(format!("flow {flow_id} is {status}, but its business was done for {whose}"));
     }
     let other = |effect: Option<&crate::simulate::TransferEffect>| {
@@ -142,6 +147,7 @@ mod tests {
             amount: 100,
             currency: "USD".into(),
             business_mode: "http".into(),
+            restored_by: None,
         }
     }
 
@@ -203,6 +209,22 @@ mod tests {
             let said = only_difference(status, &effects);
             assert!(said.contains(expected), "{status}: {said:?}, expected {expected:?}");
         }
+    }
+
+    #[test]
+    fn a_business_in_the_database_is_asked_there() {
+        let sql = |status, restored_by: Option<&str>| Payment {
+            business_mode: "sql".into(),
+            restored_by: restored_by.map(str::to_owned),
+            ..payment(1, status)
+        };
+        let charged = effects(&[(1, 1)], &[], &[]);
+        let refunded = effects(&[(1, 1)], &[(1, 1)], &[]);
+        let differences = |payment, effects| compare(&[payment], effects).differences.len();
+        assert_eq!(differences(sql(Status::BizSuccess, Some("sh_1_1")), &charged), 0);
+        assert_eq!(differences(sql(Status::BizSuccess, Some("sh_1_9")), &charged), 1);
+        assert_eq!(differences(sql(Status::Refunded, Some("sh_1_9")), &refunded), 0);
+        assert_eq!(differences(sql(Status::Refunded, Some("sh_1_1")), &refunded), 1);
     }
 
     #[test]

@@ -31,6 +31,9 @@ use crate::{clock, migrate, shutdown};
 /// The demo's own SQL: what an administrator and an application would write.
 const APP: &str = include_str!("app.sql");
 
+/// The demo's own name towards the database.
+const APPLICATION: &str = "demo-application";
+
 /// How many payments are created with one statement, and the pause between two.
 const SET: usize = 50;
 const SET_EVERY: Duration = Duration::from_millis(150);
@@ -113,12 +116,12 @@ async fn play(args: &DemoArgs, config: &Config, work: &WorkDir) -> Result<(), Er
 }
 
 async fn set_up(config: &Config) -> Result<Db, Error> {
-    let mut session = Db::session(&config.database, "demo").await?;
+    let mut session = Db::session(&config.database, APPLICATION).await?;
     let mut applied = 0;
     migrate::run(&mut session, |_| applied += 1).await?;
     drop(session);
     println!("database ready: {applied} migrations applied");
-    let db = Db::open(&config.database, "demo")?;
+    let db = Db::open(&config.database, APPLICATION)?;
     db.script("set up the demo's scenes", APP).await?;
     Ok(db)
 }
