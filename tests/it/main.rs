@@ -12,5 +12,6 @@ mod end_to_end;
 mod examples;
 mod guards;
 mod isolation;
+mod links;
 mod reference;
 mod roles;
