@@ -79,6 +79,9 @@ pub enum Error {
     /// What the command looked for is not there.
     #[error("{0}")]
     NotFound(String),
+    /// The command cannot do its work this way.
+    #[error("{0}")]
+    Refused(String),
     /// The command ran, and what it found is not as it must be.
     #[error("{0}")]
     Broken(String),

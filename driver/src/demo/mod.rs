@@ -131,9 +131,9 @@ async fn driver_url(db: &Db, config: &Config) -> Result<String, Error> {
     let password = Alphanumeric.sample_string(&mut rand::rng(), 32);
     let user = db.demo_driver_login(&password).await?;
     let mut url = reqwest::Url::parse(config.database.url.expose())
-        .map_err(|e| Error::NotFound(format!("database.url is not a URL: {e}")))?;
+        .map_err(|e| Error::Refused(format!("database.url is not a URL: {e}")))?;
     if url.set_username(&user).is_err() || url.set_password(Some(&password)).is_err() {
-        return Err(Error::NotFound("the demo needs a database.url with a host in it".to_owned()));
+        return Err(Error::Refused("the demo needs a database.url with a host in it".to_owned()));
     }
     Ok(url.into())
 }
