@@ -120,5 +120,15 @@ create trigger t10_state after insert on paylatch.channel
     for each row execute function paylatch.on_channel_insert();
 create trigger t10_target before insert or update on paylatch.scene
     for each row execute function paylatch.check_scene();
-alter table paylatch.channel enable always trigger t10_state;
-alter table paylatch.scene enable always trigger t10_target;
+create trigger t11_kept before update or delete on paylatch.scene
+    for each row execute function paylatch.keep_policy();
+create trigger t11_kept before update or delete on paylatch.channel
+    for each row execute function paylatch.keep_policy();
+create trigger t12_no_truncate before truncate on paylatch.scene
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t12_no_truncate before truncate on paylatch.channel
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t10_kept before delete on paylatch.channel_state
+    for each row when (pg_trigger_depth() = 0) execute function paylatch.refuse_direct();
+create trigger t11_no_truncate before truncate on paylatch.channel_state
+    for each statement execute function paylatch.refuse_truncate();

@@ -128,7 +128,8 @@ create table paylatch.job (
 comment on table paylatch.job is 'The queue, and the index of unfinished work: one row per unfinished flow or refund. While leased, due_at is the lease''s end.';
 create index job_due on paylatch.job (channel, lane, due_at);
 
--- Guards first (t10), then what follows from a change, in sets (t50 log, t60 job, t70 order, t80 refund and incident).
+-- Guards first (t10), then what follows from a change, in sets and in lock order: log (t50), refund and incident (t60),
+-- order (t70), job (t80).
 create trigger t10_guard before insert or update or delete on paylatch.pay_flow
     for each row execute function paylatch.guard_flow();
 create trigger t11_no_truncate before truncate on paylatch.pay_flow
@@ -137,16 +138,16 @@ create trigger t50_log_insert after insert on paylatch.pay_flow referencing new 
     for each statement execute function paylatch.on_flow_insert_log();
 create trigger t50_log_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
     for each statement execute function paylatch.on_flow_update_log();
-create trigger t60_job_insert after insert on paylatch.pay_flow referencing new table as new_row
-    for each statement execute function paylatch.on_flow_insert_job();
-create trigger t60_job_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
-    for each statement execute function paylatch.on_flow_update_job();
+create trigger t60_aside_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_flow_update_aside();
 create trigger t70_order_insert after insert on paylatch.pay_flow referencing new table as new_row
     for each statement execute function paylatch.on_flow_insert_order();
 create trigger t70_order_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
     for each statement execute function paylatch.on_flow_update_order();
-create trigger t80_aside_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
-    for each statement execute function paylatch.on_flow_update_aside();
+create trigger t80_job_insert after insert on paylatch.pay_flow referencing new table as new_row
+    for each statement execute function paylatch.on_flow_insert_job();
+create trigger t80_job_update after update on paylatch.pay_flow referencing new table as new_row
+    for each statement execute function paylatch.on_flow_update_job();
 
 create trigger t05_projection_only before update on paylatch.pay_order
     for each row when (pg_trigger_depth() = 0) execute function paylatch.refuse_direct();

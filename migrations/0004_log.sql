@@ -57,6 +57,15 @@ create table paylatch.late_report (
 comment on table paylatch.late_report is 'Reports that came too late to decide: recorded, never applied.';
 create index late_report_of_flow on paylatch.late_report (flow_id);
 
+create trigger t10_guard before delete on paylatch.incident
+    for each row execute function paylatch.guard_append_only();
+create trigger t11_no_truncate before truncate on paylatch.incident
+    for each statement execute function paylatch.refuse_truncate();
+create trigger t10_guard before update or delete on paylatch.late_report
+    for each row execute function paylatch.guard_append_only();
+create trigger t11_no_truncate before truncate on paylatch.late_report
+    for each statement execute function paylatch.refuse_truncate();
+
 create table paylatch.task_run (
     task text not null,
     period_at timestamptz not null,

@@ -8,14 +8,14 @@ create sequence bare.order_id_seq;
 create sequence bare.flow_id_seq;
 create sequence bare.lease_token_seq;
 
-create table bare.pay_order (like paylatch.pay_order excluding constraints, primary key (order_id),
+create table bare.pay_order (like paylatch.pay_order including defaults, primary key (order_id),
     unique (merchant_id, scene, user_id, biz_key)) with (fillfactor = 70);
-create table bare.pay_flow (like paylatch.pay_flow excluding constraints, primary key (flow_id),
+create table bare.pay_flow (like paylatch.pay_flow including defaults, primary key (flow_id),
     unique (order_id, attempt_no)) with (fillfactor = 50);
-create table bare.job (like paylatch.job excluding constraints, primary key (kind, ref_id)) with (fillfactor = 70,
+create table bare.job (like paylatch.job including defaults, primary key (kind, ref_id)) with (fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create index on bare.job (channel, lane, due_at);
-create table bare.transition_log (like paylatch.transition_log excluding constraints, primary key (kind, ref_id, version, at));
+create table bare.transition_log (like paylatch.transition_log including defaults, primary key (kind, ref_id, version, at));
 create index on bare.transition_log using brin (at);
 
 create function bare.create_set(p_scene text, p_user_base bigint, p_size integer) returns void language sql as $$

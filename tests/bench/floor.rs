@@ -1,5 +1,6 @@
 //! The baseline: bare SQL writing the same rows in sets, over two connections.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use futures::future::{LocalBoxFuture, join_all};
@@ -11,7 +12,11 @@ use crate::{Load, Measured, Subject};
 const CONNECTIONS: i64 = 2;
 
 /// Bare SQL in sets.
-pub struct Floor;
+#[derive(Default)]
+pub struct Floor {
+    /// Users of earlier rounds; each set makes orders for users of its own.
+    users: AtomicI64,
+}
 
 /// Makes the bare tables and functions.
 pub async fn prepare(db: &Database) {
@@ -25,11 +30,10 @@ impl Subject for Floor {
 
     fn round<'a>(&'a self, db: &'a Database, load: Load) -> LocalBoxFuture<'a, Measured> {
         Box::pin(async move {
-            let first_user: i64 = db.value("select last_value from bare.order_id_seq").await;
+            let first_user = self.users.fetch_add(load.flows, Ordering::Relaxed);
             let wal: String = db.value("select pg_current_wal_lsn()::text").await;
             let began = Instant::now();
-            let share = load.flows / CONNECTIONS;
-            join_all((0..CONNECTIONS).map(|n| work(db, first_user + 10 + n * share, share, load.batch))).await;
+            join_all((0..CONNECTIONS).map(|n| work(db, first_user, n, load))).await;
             let seconds = began.elapsed().as_secs_f64();
             let written = wal_since(db, &wal).await;
             Measured { flows_per_second: load.flows as f64 / seconds, wal_bytes_per_flow: written / load.flows as f64 }
@@ -37,9 +41,10 @@ impl Subject for Floor {
     }
 }
 
-async fn work(db: &Database, first_user: i64, flows: i64, batch: i64) {
+/// Every `CONNECTIONS`th set, from the `first` on.
+async fn work(db: &Database, first_user: i64, first: i64, Load { flows, batch }: Load) {
     let mut session = db.session().await;
-    for set in 0..flows / batch {
+    for set in (first..flows / batch).step_by(CONNECTIONS as usize) {
         sqlx::query("select bare.create_set('bench', $1, $2)")
             .bind(first_user + set * batch)
             .bind(batch as i32)

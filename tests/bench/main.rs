@@ -64,10 +64,13 @@ async fn main() {
     let db = Database::fresh().await;
     floor::prepare(&db).await;
     whole_life::prepare(&db).await;
-    let subjects: [&dyn Subject; 2] = [&whole_life::WholeLife, &floor::Floor];
+    let floor = floor::Floor::default();
+    let subjects: [&dyn Subject; 2] = [&whole_life::WholeLife, &floor];
 
-    let load = Load { flows: args.flows, batch: args.batch };
-    let warm = Load { flows: (args.flows / 10).max(args.batch), ..load };
+    // Whole sets only.
+    let in_sets = |flows: i64| (flows / args.batch).max(1) * args.batch;
+    let load = Load { flows: in_sets(args.flows), batch: args.batch };
+    let warm = Load { flows: in_sets(args.flows / 10), ..load };
     let mut rounds: Vec<Vec<Measured>> = vec![Vec::new(); subjects.len()];
     for round in 0..=args.rounds {
         for (subject, figures) in subjects.iter().zip(&mut rounds) {

@@ -180,6 +180,24 @@ begin
 end $$;
 comment on function paylatch.on_channel_insert() is 'Gives a new channel its moving parts.';
 
+-- A scene or channel that payments belong to stays, under its name: without it they could not go on.
+create function paylatch.keep_policy() returns trigger language plpgsql as $$
+declare
+    v_kept text := to_jsonb(old) ->> tg_table_name;
+begin
+    if tg_op = 'UPDATE' and to_jsonb(new) ->> tg_table_name = v_kept then
+        return new;
+    end if;
+    if (tg_table_name = 'scene' and exists (select from paylatch.pay_order o where o.scene = v_kept))
+       or (tg_table_name = 'channel' and exists (select from paylatch.pay_flow f where f.channel = v_kept)) then
+        raise exception using errcode = '23514', message = format('paylatch rule 6: payments belong to %s %s', tg_table_name, v_kept),
+            detail = jsonb_build_object('rule', 6, 'table', tg_table_name, 'id', v_kept)::text,
+            hint = 'Close a scene with entry_open = false; its payments under way still finish.';
+    end if;
+    return case tg_op when 'UPDATE' then new else old end;
+end $$;
+comment on function paylatch.keep_policy() is 'Refuses to delete or rename a scene or channel that payments belong to, with 23514. Upholds rule 6.';
+
 -- A scene whose business cannot be called would strand every payment of it, so it is refused at once.
 create function paylatch.check_scene() returns trigger language plpgsql as $$
 declare
@@ -188,6 +206,10 @@ begin
     if tg_op = 'UPDATE' and (new.scene, new.order_prefix) is distinct from (old.scene, old.order_prefix) then
         raise exception using errcode = 'PL004', message = 'a scene keeps its name and order prefix',
             hint = 'Close it with entry_open = false and make a new scene.';
+    end if;
+    if new.business_target !~ '^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$' then
+        raise exception using errcode = 'PL004', message = format('scene %s: business_target %L is no name', new.scene, new.business_target),
+            hint = 'sql: schema.prefix of the business functions; http: the NAME of [business.NAME] in the daemon''s configuration.';
     end if;
     if new.business_mode = 'sql' then
         select string_agg(f.signature, ', ') into v_missing
@@ -199,6 +221,12 @@ begin
             raise exception using errcode = 'PL004',
                 message = format('scene %s: the business functions are missing: %s', new.scene, v_missing),
                 hint = 'Create them with a schema-qualified business_target; docs/business.md shows how.';
+        end if;
+        if not has_function_privilege('paylatch_owner', new.business_target || '_fact(text, text)', 'execute')
+           or not has_schema_privilege('paylatch_owner', split_part(new.business_target, '.', 1), 'usage') then
+            raise exception using errcode = 'PL004',
+                message = format('scene %s: paylatch_owner may not call %s_fact', new.scene, new.business_target),
+                hint = format('grant usage on schema %I to paylatch_owner, and execute on its functions', split_part(new.business_target, '.', 1));
         end if;
     end if;
     return new;

@@ -97,12 +97,12 @@ begin
     order by l.version limit 1;
     return case
         when v_flow.charged_amount is not null then
-            format('yes, %s was charged: %s at %s', v_amount, coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome,
+            format('yes, %s was charged: %s, at %s', v_amount, coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome,
                    v_proof.code, v_proof.request_id, v_proof.latency_ms), 'set by hand'), paylatch.when_said(v_proof.at))
         when v_flow.status = 'PAY_FAIL' and v_flow.charge_sent_at is null then
             'no: it was never sent (' || case when v_flow.cancel_requested_at is not null then 'cancelled' else 'its deadline passed' end || ')'
         when v_flow.status = 'PAY_FAIL' then
-            format('no: %s at %s', coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome, v_proof.code,
+            format('no: %s, at %s', coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome, v_proof.code,
                    v_proof.request_id, v_proof.latency_ms), 'set by hand'), paylatch.when_said(v_proof.at))
         when v_flow.charge_sent_at is null then 'not yet: nothing was sent to the wallet'
         else format('not known yet: %s was sent under %s at %s, %s', v_amount, v_flow.trade_order_no,
@@ -124,10 +124,10 @@ begin
     order by l.version limit 1;
     return case
         when v_flow.status = 'BIZ_SUCCESS' and v_flow.business_mode = 'none' then 'being charged was the whole business'
-        when v_flow.status = 'BIZ_SUCCESS' then format('done, by this attempt: %s at %s',
+        when v_flow.status = 'BIZ_SUCCESS' then format('done, by this attempt: %s, at %s',
             coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome, v_proof.code, null, v_proof.latency_ms), 'set by hand'),
             paylatch.when_said(v_proof.at))
-        when v_flow.status in ('REFUNDING', 'REFUNDED') then format('not done by this attempt: %s%s at %s',
+        when v_flow.status in ('REFUNDING', 'REFUNDED') then format('not done by this attempt: %s%s, at %s',
             coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome, v_proof.code, null, v_proof.latency_ms), 'set by hand'),
             case when v_proof.outcome = 'DONE' then ', for another payment' else '' end, paylatch.when_said(v_proof.at))
         when v_flow.status = 'PAYED' then 'not known yet: ' || coalesce(paylatch.evidence_said(v_flow.last_action, v_flow.last_outcome,
@@ -147,8 +147,7 @@ begin
     from paylatch.pay_flow f join paylatch.pay_order o on o.order_id = f.order_id
     join paylatch.scene s on s.scene = f.scene where f.flow_id = explain.flow_id;
     if not found then
-        raise exception using errcode = 'PL008', message = format('flow %s does not exist', flow_id),
-            hint = 'find_pay_flow(order_no) finds a flow by its order number.';
+        perform paylatch.require_flow(explain.flow_id);
     end if;
     topic := 'flow';
     says := format('%s · %s · attempt %s of %s %s for user %s · %s · %s', explain.flow_id, v.trade_order_no, v.attempt_no,
@@ -166,7 +165,8 @@ begin
         from paylatch.refund r where r.flow_id = explain.flow_id order by r.refund_id loop
         return next;
     end loop;
-    if topic <> 'refund' then
+    -- A loop without rows leaves null behind.
+    if topic is distinct from 'refund' then
         topic := 'refund'; says := 'none'; return next;
     end if;
     topic := 'next'; says := paylatch.next_said(explain.flow_id); return next;
@@ -186,7 +186,8 @@ begin
                coalesce(nullif(l.from_status, l.to_status) || ' -> ', ''), l.to_status, l.source, l.actor)
                || coalesce(': ' || case when l.outcome is not null
                       then paylatch.evidence_said(l.action, l.outcome, l.code, l.request_id, l.latency_ms)
-                      else l.action || ' is announced' end, '')
+                      when l.action is not null then l.action || ' is announced'
+                      else l.code end, '')
                || coalesce('; frozen: ' || l.frozen_reason, '') as line
         from paylatch.transition_log l where l.kind = 'flow' and l.ref_id = explain.flow_id
         union all

@@ -1,3 +1,31 @@
+-- Comments of the functions written in Rust (rules.rs).
+
+comment on function paylatch.version() is 'Version of the loaded extension library.';
+comment on function paylatch.clock() is 'Now, as paylatch sees it: the one clock of the database, moved by the superuser setting paylatch.clock_offset_ms in tests.';
+comment on function paylatch.log_source() is 'What causes the present change: the running command''s source, or OPERATOR for a change made by hand.';
+comment on function paylatch.log_actor() is 'Who makes the present change: the running command''s actor, or the session''s user.';
+comment on function paylatch.in_command() is 'Whether a command of paylatch makes the present change.';
+comment on function paylatch.system_identifier() is 'Identity of the running cluster, as initdb gave it.';
+comment on function paylatch.can_transition(text, text) is 'Whether from_status -> to_status is one of the six edges. Error: 22023 for a word that is no state. Rule 4.';
+comment on function paylatch.transitions() is 'The six edges, and what each waits for. Rule 4.';
+comment on function paylatch.state_diagram() is 'The state graph as a Mermaid diagram.';
+comment on function paylatch.is_terminal(text) is 'Whether no edge leaves the state. Error: 22023.';
+comment on function paylatch.client_status(text, boolean) is 'What a client is shown: PROCESSING for the four unfinished states, MANUAL_REVIEW where frozen, else the state. Error: 22023.';
+comment on function paylatch.lane_of(text) is 'The lane of the queue in which a flow of this state waits: new, ask, biz or refund. Error: 22023.';
+comment on function paylatch.order_status_after(text) is 'What an order is while its newest attempt is in this state. Rule 5.';
+comment on function paylatch.trade_order_no(text, text, bigint) is 'The charge''s order number: prefix, user and flow id in base 36, within [0-9a-z_]{6,32}. Rule 1.';
+comment on function paylatch.refund_order_no(text) is 'The compensation''s number of a charge. Rule 1.';
+comment on function paylatch.flow_id_of(text) is 'The flow behind an order number of ours, a charge''s or a refund''s; null for any other text.';
+comment on function paylatch.is_order_prefix(text) is 'Whether a scene may use this prefix: a letter, then one or two of a-z0-9.';
+comment on function paylatch.flow_id_from(bigint) is 'The flow id that a sequence value makes in this database''s shard (paylatch.shard_id, 0 to 1023), below 2^53.';
+comment on function paylatch.minor_unit_digits(text) is 'Digits behind the point of an ISO 4217 currency; null for a code without minor units or unknown.';
+comment on function paylatch.format_money(bigint, integer, text) is 'Minor units as a person reads them: (1250, 2, USD) is 12.50 USD.';
+comment on function paylatch.answers_state(text, text) is 'Whether evidence for this action can decide a flow in this state.';
+comment on function paylatch.late_disposition(text, text, text, boolean) is 'What becomes of evidence that comes too late: replayed, stale, conflict or rejected. Rule 4.';
+comment on function paylatch.is_evidence(text, text) is 'Whether action and outcome are words of ours.';
+comment on function paylatch.is_wallet_action(text) is 'Whether the action goes to the wallet; null for no action.';
+comment on function paylatch.log_hash(bytea, text, bigint, bigint, timestamptz, text, text, text, text, text, text, text, text, text) is 'Hash of a log row behind the hash before it: 16 bytes of SHA-256. Rule 9.';
+
 -- Ownership and privileges of the extension's functions: security definer commands run as paylatch_owner, which owns
 -- the tables and nothing else; nobody else may call anything until a migration grants it.
 

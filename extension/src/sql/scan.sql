@@ -136,7 +136,7 @@ begin
     from (select says from paylatch.task_run where task = 'scan' and finished_at is not null and period_at < v_period
           order by period_at desc limit 2) r;
     v_mended := paylatch.mend_queue(v_above);
-    v_decided := paylatch.scan_round(v_now);
+    v_decided := case when paylatch.is_armed() then paylatch.scan_round(v_now) else 0 end; -- a copy decides nothing
     -- The exact number of calls under way, whatever crashed in between.
     update paylatch.channel_state s set in_flight = x.calls
     from (select c.channel, count(j.ref_id)::integer as calls
@@ -150,7 +150,7 @@ begin
         'overdue', count(*) filter (where j.lease_token is null and j.due_at < v_now - interval '1 minute'),
         'leases_expired', count(*) filter (where j.lease_token is not null and j.due_at < v_now),
         'frozen', count(*) filter (where j.due_at = 'infinity'),
-        'flow_high', (select last_value from paylatch.flow_id_seq))
+        'flow_high', (select paylatch.flow_id_from(case when q.is_called then q.last_value else 0 end) from paylatch.flow_id_seq q))
     into v_says from paylatch.job j;
     if (v_says ->> 'overdue')::integer > 0 then
         raise log 'paylatch: % unfinished flows are due for more than a minute and nobody claims them; is a daemon running?',

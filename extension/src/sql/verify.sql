@@ -9,16 +9,22 @@ begin
     with expected(table_name, trigger_name, function_name) as (values
         ('pay_flow', 't10_guard', 'guard_flow'), ('pay_flow', 't11_no_truncate', 'refuse_truncate'),
         ('pay_flow', 't50_log_insert', 'on_flow_insert_log'), ('pay_flow', 't50_log_update', 'on_flow_update_log'),
-        ('pay_flow', 't60_job_insert', 'on_flow_insert_job'), ('pay_flow', 't60_job_update', 'on_flow_update_job'),
+        ('pay_flow', 't60_aside_update', 'on_flow_update_aside'),
         ('pay_flow', 't70_order_insert', 'on_flow_insert_order'), ('pay_flow', 't70_order_update', 'on_flow_update_order'),
-        ('pay_flow', 't80_aside_update', 'on_flow_update_aside'),
+        ('pay_flow', 't80_job_insert', 'on_flow_insert_job'), ('pay_flow', 't80_job_update', 'on_flow_update_job'),
         ('pay_order', 't05_projection_only', 'refuse_direct'), ('pay_order', 't10_guard', 'guard_order'),
         ('pay_order', 't11_no_truncate', 'refuse_truncate'),
         ('refund', 't10_guard', 'guard_refund'), ('refund', 't11_no_truncate', 'refuse_truncate'),
         ('refund', 't50_log', 'on_refund_insert_log'), ('refund', 't50_log_update', 'on_refund_update_log'),
         ('job', 't10_guard', 'guard_job_delete'), ('job', 't11_no_truncate', 'refuse_truncate'),
         ('job', 't12_guard_identity', 'refuse_direct'),
-        ('transition_log', 't10_guard', 'guard_append_only'), ('transition_log', 't11_no_truncate', 'refuse_truncate')
+        ('transition_log', 't10_guard', 'guard_append_only'), ('transition_log', 't11_no_truncate', 'refuse_truncate'),
+        ('incident', 't10_guard', 'guard_append_only'), ('incident', 't11_no_truncate', 'refuse_truncate'),
+        ('late_report', 't10_guard', 'guard_append_only'), ('late_report', 't11_no_truncate', 'refuse_truncate'),
+        ('scene', 't10_target', 'check_scene'), ('scene', 't11_kept', 'keep_policy'), ('scene', 't12_no_truncate', 'refuse_truncate'),
+        ('channel', 't10_state', 'on_channel_insert'), ('channel', 't11_kept', 'keep_policy'),
+        ('channel', 't12_no_truncate', 'refuse_truncate'), ('channel_state', 't10_kept', 'refuse_direct'),
+        ('channel_state', 't11_no_truncate', 'refuse_truncate')
     ), wanted as (
         select e.table_name, ('paylatch.' || e.table_name)::regclass as relation, e.trigger_name, e.function_name from expected e
         union all
@@ -122,8 +128,9 @@ begin
            or o.status <> case when a.live_id is not null then 'PROCESSING' when a.won = 0 then 'PENDING'
                                when o.status = 'REFUNDED' then 'REFUNDED' else 'PAID' end
         union all
-        select format('flow %s belongs to no order', f.flow_id) from paylatch.pay_flow f
-        where not exists (select from paylatch.pay_order o where o.order_id = f.order_id)) x;
+        select format('flow %s belongs to no order, scene or channel', f.flow_id) from paylatch.pay_flow f
+        where not exists (select from paylatch.pay_order o where o.order_id = f.order_id)
+           or not exists (select from paylatch.scene_policy p where p.scene = f.scene and p.channel = f.channel)) x;
     return query
     select 6, 'every unfinished flow has a job, every ended one has none', count(*), min(x.says) from (
         select format('flow %s is %s and has no job', f.flow_id, f.status) as says from paylatch.pay_flow f
@@ -218,6 +225,9 @@ begin
     order by x.rule;
     return query
     select 100 + (row_number() over ())::integer, g.name, g.ok, g.broken, g.detail from paylatch.verify_guards() g;
+    return query
+    select 104, 'this database is the one that was armed', paylatch.is_armed(), (not paylatch.is_armed())::integer::bigint,
+           case when not paylatch.is_armed() then 'a copy: it hands out no action and decides nothing until an operator calls arm()' end;
 end $$;
 comment on function paylatch.verify() is
     'Every "Never" rule by number: ok, how many rows break it and one of them; from 101 the guards: triggers, constraints, functions. Reads all of history. Error: PL007.';

@@ -18,6 +18,15 @@ end $$;
 comment on function paylatch.advance(bigint, text) is
     'Says "look at this flow again": makes it due now. Idempotent, carries no state. Returns whether the flow is unfinished. source: who asks (API, WEBHOOK, OPERATOR). Error: PL007.';
 
+create function paylatch.require_flow(p_flow_id bigint) returns void language plpgsql stable as $$
+begin
+    if not exists (select from paylatch.pay_flow f where f.flow_id = p_flow_id) then
+        raise exception using errcode = 'PL008', message = format('flow %s does not exist', coalesce(p_flow_id::text, 'null')),
+            hint = 'find_pay_flow(order_no) finds a flow by its order number.';
+    end if;
+end $$;
+comment on function paylatch.require_flow(bigint) is 'Raises PL008 for a flow that does not exist.';
+
 create function paylatch.cancel_pay_flow(flow_id bigint, out outcome text, out client_status text)
     language plpgsql security definer set search_path = pg_catalog, pg_temp set paylatch.source = 'API' as $$
 declare
@@ -28,7 +37,7 @@ begin
     select f.status, f.cancel_requested_at into v_flow
     from paylatch.pay_flow f where f.flow_id = cancel_pay_flow.flow_id for update;
     if not found then
-        raise exception using errcode = 'PL008', message = format('flow %s does not exist', flow_id);
+        perform paylatch.require_flow(cancel_pay_flow.flow_id);
     end if;
     outcome := case when paylatch.is_terminal(v_flow.status) then 'finished'
                     when v_flow.status = 'REFUNDING' then 'too_late'
@@ -37,7 +46,8 @@ begin
     if outcome = 'requested' then
         v_now := paylatch.clock();
         update paylatch.pay_flow f
-        set cancel_requested_at = v_now, version = version + 1, last_action = null, last_outcome = null, last_error_code = null
+        set cancel_requested_at = v_now, version = version + 1, last_action = null, last_outcome = null,
+            last_error_code = 'cancel requested'
         where f.flow_id = cancel_pay_flow.flow_id;
         -- Decided at once where no call is out; else when its report comes.
         perform from paylatch.advance_set(
@@ -63,14 +73,15 @@ begin
     where f.flow_id = freeze_pay_flow.flow_id and f.frozen_reason is null and not paylatch.is_terminal(f.status)
     returning f.status into v_status;
     if v_status is null then
-        raise exception using errcode = 'PL003', message = format('flow %s is unknown, ended or frozen already', flow_id);
+        perform paylatch.require_flow(freeze_pay_flow.flow_id);
+        raise exception using errcode = 'PL003', message = format('flow %s has ended or is frozen already', flow_id);
     end if;
     update paylatch.job j set due_at = 'infinity', lease_token = null, lease_holder = null, leased_at = null, action = null
     where j.kind = 'flow' and j.ref_id = freeze_pay_flow.flow_id;
     return v_status;
 end $$;
 comment on function paylatch.freeze_pay_flow(bigint, text) is
-    'Operator: no automatic action for this flow until resume_pay_flow(). Returns its state. Errors: PL003 unknown, ended or frozen; PL007.';
+    'Operator: no automatic action for this flow until resume_pay_flow(). Returns its state. Errors: PL003 ended or frozen already, PL007, PL008.';
 
 create function paylatch.resume_pay_flow(flow_id bigint, note text) returns text
     language plpgsql security definer set search_path = pg_catalog, pg_temp set paylatch.source = 'OPERATOR' as $$
@@ -84,12 +95,13 @@ begin
     -- Whatever was sent is asked for first.
     update paylatch.pay_flow f
     set frozen_reason = null, version = version + 1, retry_count = 0, negative_count = 0, negative_since = null,
-        act_unread = f.act_sent_at is not null, last_error_class = null, last_error_code = null,
+        act_unread = f.act_sent_at is not null, last_error_class = null, last_error_code = left('resumed: ' || note, 64),
         last_action = null, last_outcome = null
     where f.flow_id = resume_pay_flow.flow_id and f.frozen_reason is not null
     returning f.status into v_status;
     if v_status is null then
-        raise exception using errcode = 'PL003', message = format('flow %s is not frozen', flow_id);
+        perform paylatch.require_flow(resume_pay_flow.flow_id);
+        raise exception using errcode = 'PL004', message = format('flow %s is not frozen', flow_id);
     end if;
     update paylatch.job j
     set due_at = paylatch.clock(), lease_token = null, lease_holder = null, leased_at = null, action = null
@@ -101,7 +113,7 @@ begin
     return v_status;
 end $$;
 comment on function paylatch.resume_pay_flow(bigint, text) is
-    'Operator: a frozen flow goes on from its state, asking first for whatever was sent; its incidents are resolved with the note. Returns the state. Errors: PL003 not frozen, PL004 no note, PL007.';
+    'Operator: a frozen flow goes on from its state, asking first for whatever was sent; its incidents are resolved with the note. Returns the state. Errors: PL004 not frozen or no note, PL007, PL008.';
 
 create function paylatch.resolve_incident(incident_id bigint, note text) returns boolean
     language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
