@@ -47,7 +47,7 @@ pub struct Adapters {
     wallets: BTreeMap<String, (Arc<dyn Wallet>, bool)>,
     businesses: BTreeMap<String, Arc<dyn Business>>,
     metrics: Metrics,
-    missed: Mutex<BTreeSet<String>>,
+    warned: Mutex<BTreeSet<String>>,
 }
 
 impl Adapters {
@@ -101,6 +101,14 @@ impl Adapters {
             let answer = self.no_adapter(&handout);
             return finished(handout, answer, begun - received, Duration::ZERO);
         };
+        if handout.send_within <= counterparty.lead() {
+            self.warn_once(&format!("{} {}", handout.channel, handout.action), |key| {
+                tracing::warn!(
+                    key,
+                    "its lease leaves no time to connect and send: raise driver.lease_ms or lower connect_timeout_ms"
+                );
+            });
+        }
         if clock::left_of(handout.send_within, asked).is_none_or(|left| left <= counterparty.lead()) {
             return finished(handout, Answer::not_sent(), begun - received, Duration::ZERO);
         }
@@ -125,15 +133,22 @@ impl Adapters {
         Some(Counterparty::Business(business.as_ref()))
     }
 
+    /// What goes wrong for every action alike is said once.
+    fn warn_once(&self, about: &str, warn: impl FnOnce(&str)) {
+        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(about.to_owned()) {
+            warn(about);
+        }
+    }
+
     fn no_adapter(&self, handout: &Handout) -> Answer {
         let section = if handout.action.is_wallet() {
             format!("wallet.{}", handout.channel)
         } else {
             format!("business.{}", handout.business_target.as_deref().unwrap_or_default())
         };
-        if self.missed.lock().unwrap_or_else(PoisonError::into_inner).insert(section.clone()) {
+        self.warn_once(&section, |section| {
             tracing::warn!(section, "the configuration has no such section, so its actions cannot be carried out");
-        }
+        });
         Answer::unavailable("no_adapter", format!("the daemon's configuration has no [{section}]"))
     }
 }

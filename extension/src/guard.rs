@@ -71,11 +71,11 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn old(&self) -> &Fields {
+    fn before(&self) -> &Fields {
         self.old.as_ref().unwrap_or_else(|| error!("a guard without an old row"))
     }
 
-    fn new(&self) -> &Fields {
+    fn after(&self) -> &Fields {
         self.new.as_ref().unwrap_or_else(|| error!("a guard without a new row"))
     }
 
@@ -95,7 +95,7 @@ impl Change<'_> {
     }
 
     fn same(&self, column: usize) -> bool {
-        match (self.old().datum(column), self.new().datum(column)) {
+        match (self.before().datum(column), self.after().datum(column)) {
             (None, None) => true,
             // SAFETY: both are values of this column's type.
             (Some(old), Some(new)) => unsafe { same_image(old, new, self.shape.by_value[column]) },
@@ -122,7 +122,7 @@ impl Change<'_> {
     }
 
     fn refuse_unless_next_version(&self) {
-        let (old, new) = (self.i64(self.old(), "version"), self.i64(self.new(), "version"));
+        let (old, new) = (self.i64(self.before(), "version"), self.i64(self.after(), "version"));
         if new != old + 1 {
             self.refuse(4, &format!("a change makes version {}, not {new}", old + 1));
         }
@@ -218,7 +218,7 @@ fn flow(change: &mut Change<'_>) {
 }
 
 fn flow_insert(change: &mut Change<'_>) {
-    let new = change.new();
+    let new = change.after();
     let (flow_id, number) = (change.i64(new, "flow_id"), change.text(new, "trade_order_no").unwrap_or_default());
     let user = change.text(new, "user_id").unwrap_or_default();
     let prefix = order_no::decode(number).map(|decoded| decoded.prefix).unwrap_or_default();
@@ -235,7 +235,7 @@ fn flow_insert(change: &mut Change<'_>) {
 }
 
 fn flow_update(change: &mut Change<'_>) {
-    let (from, to): (Status, Status) = (parsed(change, change.old()), parsed(change, change.new()));
+    let (from, to): (Status, Status) = (parsed(change, change.before()), parsed(change, change.after()));
     if from != to && from.is_terminal() {
         change.refuse(4, &format!("{from} is final"));
     }
@@ -255,14 +255,14 @@ fn flow_update(change: &mut Change<'_>) {
         change.set("last_action", None::<&str>);
         change.set("last_outcome", None::<&str>);
     }
-    let now = settings::now().max(change.i64(change.old(), "updated_at"));
+    let now = settings::now().max(change.i64(change.before(), "updated_at"));
     change.set("updated_at", now);
-    chain(change, "flow", change.i64(change.old(), "flow_id"), now, Some(from.as_str()));
+    chain(change, "flow", change.i64(change.before(), "flow_id"), now, Some(from.as_str()));
 }
 
 /// Ties this version to the one before: the new `log_hash`.
 fn chain(change: &mut Change<'_>, kind: &str, id: i64, at: i64, from: Option<&str>) {
-    let new = change.new();
+    let new = change.after();
     let column = |name| change.text(new, name);
     let (source, actor) = (settings::source(), settings::actor());
     let entry = Entry {
@@ -298,7 +298,7 @@ fn order(change: &mut Change<'_>) {
     match (&change.old, &change.new) {
         (Some(_), None) => change.refuse(5, "an order is never deleted"),
         (None, _) => {
-            let new = change.new();
+            let new = change.after();
             if parsed::<order::Status>(change, new) != order::Status::Pending || change.i64(new, "version") != 0 {
                 change.refuse(5, "an order begins as PENDING with version 0");
             }
@@ -308,13 +308,13 @@ fn order(change: &mut Change<'_>) {
         }
         _ => {
             let (from, to): (order::Status, order::Status) =
-                (parsed(change, change.old()), parsed(change, change.new()));
+                (parsed(change, change.before()), parsed(change, change.after()));
             if from != to && !from.can_become(to) {
                 change.refuse(5, &format!("order: {from} -> {to} is no edge"));
             }
             change.refuse_unless_next_version();
             change.refuse_unless_same(5, ORDER_FROZEN.iter().map(|name| change.shape.at(name)));
-            change.set("updated_at", settings::now().max(change.i64(change.old(), "updated_at")));
+            change.set("updated_at", settings::now().max(change.i64(change.before(), "updated_at")));
         }
     }
 }
@@ -324,7 +324,7 @@ fn refund(change: &mut Change<'_>) {
     match (&change.old, &change.new) {
         (Some(_), None) => change.refuse(7, "a refund is never deleted"),
         (None, _) => {
-            let new = change.new();
+            let new = change.after();
             let status: Status = parsed(change, new);
             if !matches!(status, Status::Requested | Status::Pending) || change.i64(new, "version") != 0 {
                 change.refuse(4, "a refund begins as REQUESTED or PENDING with version 0");
@@ -332,18 +332,18 @@ fn refund(change: &mut Change<'_>) {
             let now = settings::now();
             change.set("created_at", now);
             change.set("updated_at", now);
-            chain(change, "refund", change.i64(change.new(), "refund_id"), now, None);
+            chain(change, "refund", change.i64(change.after(), "refund_id"), now, None);
         }
         _ => {
-            let (from, to): (Status, Status) = (parsed(change, change.old()), parsed(change, change.new()));
+            let (from, to): (Status, Status) = (parsed(change, change.before()), parsed(change, change.after()));
             if from == to || !from.can_become(to) {
                 change.refuse(4, &format!("refund: {from} -> {to} is no edge"));
             }
             change.refuse_unless_next_version();
             change.refuse_unless_same(7, REFUND_FROZEN.iter().map(|name| change.shape.at(name)));
-            let now = settings::now().max(change.i64(change.old(), "updated_at"));
+            let now = settings::now().max(change.i64(change.before(), "updated_at"));
             change.set("updated_at", now);
-            chain(change, "refund", change.i64(change.old(), "refund_id"), now, Some(from.as_str()));
+            chain(change, "refund", change.i64(change.before(), "refund_id"), now, Some(from.as_str()));
         }
     }
 }

@@ -111,5 +111,5 @@ async fn nobody_to_call_is_unavailable() {
         let carried = carry_out(&adapters, action, LONG, &CancellationToken::new()).await;
         assert_eq!(said(&carried), (Outcome::Unavailable, "no_adapter".into()));
     }
-    assert_eq!(adapters.missed.lock().unwrap().len(), 2);
+    assert_eq!(adapters.warned.lock().unwrap().len(), 2);
 }

@@ -50,7 +50,8 @@ comment on function paylatch.business_in_place(bigint, text, text, text, text, t
 -- The settled planned steps of each flow: what was written, and the action that may leave.
 --   p_ids            flows, locked by the caller
 --   p_told           what came back, at most one per flow; null in scans and claims
---   p_lease_ms       how long an action may stay out; null: none leaves
+--   p_lease_ms       how long an action may stay out, at least; null: none leaves. A lease is always three seconds
+--                    longer than the call may take, so that there is time to connect and send
 --   p_probing        channels whose breaker is half open: only questions leave
 --   p_paced          channels whose wallet calls must go through the queue and its budget
 create function paylatch.advance_set(
@@ -76,7 +77,7 @@ begin
                             f.last_outcome)::paylatch.flow_facts,
                        sp.policy, t, p_now,
                        case when p_lease_ms is not null then p_now + make_interval(secs => greatest(p_lease_ms,
-                                1000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0) end,
+                                3000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0) end,
                        f.channel = any (p_probing), f.channel <> all (p_paced)) as s
             from paylatch.pay_flow f
             join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
