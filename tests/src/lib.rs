@@ -14,10 +14,12 @@ pub mod lines;
 pub mod payments;
 pub mod process;
 pub mod simulator;
+pub mod stage;
 pub mod wait;
 
 pub use cluster::Cluster;
 pub use daemon::Daemon;
 pub use database::Database;
 pub use simulator::{LocalSimulator, Simulator};
+pub use stage::{Gate, Stage};
 pub use wait::eventually;
