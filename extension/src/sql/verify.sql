@@ -1,77 +1,112 @@
 -- The "Never" rules, checked against what is stored, by number; and the guards themselves.
 -- Each check is a query for the rows that break its rule; it reads history, so run it off-peak on a large database.
 
--- The guards that must stand: triggers enabled ALWAYS and calling our functions, constraints in place, functions as shipped.
+-- The guards that must stand: triggers and constraints defined as the migrations left them, functions as shipped. A guard
+-- that was replaced under its own name is as bad as one that is gone, so definitions are compared, not names.
+create function paylatch.verify_triggers() returns setof text language sql stable set search_path = pg_catalog, pg_temp as $$
+    with expected(table_name, trigger_name, fires, how, function_name) as (values
+        ('channel', 't10_state', 'AFTER INSERT', 'FOR EACH ROW', 'on_channel_insert'),
+        ('channel', 't11_kept', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'keep_policy'),
+        ('channel', 't12_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('channel_state', 't10_kept', 'BEFORE DELETE', 'FOR EACH ROW WHEN ((pg_trigger_depth() = 0))', 'refuse_direct'),
+        ('channel_state', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('scene', 't10_target', 'BEFORE INSERT OR UPDATE', 'FOR EACH ROW', 'check_scene'),
+        ('scene', 't11_kept', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'keep_policy'),
+        ('scene', 't12_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('pay_order', 't05_projection_only', 'BEFORE UPDATE', 'FOR EACH ROW WHEN ((pg_trigger_depth() = 0))', 'refuse_direct'),
+        ('pay_order', 't10_guard', 'BEFORE INSERT OR DELETE OR UPDATE', 'FOR EACH ROW', 'guard_order'),
+        ('pay_order', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('pay_flow', 't10_guard', 'BEFORE INSERT OR DELETE OR UPDATE', 'FOR EACH ROW', 'guard_flow'),
+        ('pay_flow', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('pay_flow', 't50_log_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_insert_log'),
+        ('pay_flow', 't50_log_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_update_log'),
+        ('pay_flow', 't60_aside_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_update_aside'),
+        ('pay_flow', 't70_order_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_insert_order'),
+        ('pay_flow', 't70_order_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_update_order'),
+        ('pay_flow', 't80_job_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_insert_job'),
+        ('pay_flow', 't80_job_update', 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_update_job'),
+        ('refund', 't10_guard', 'BEFORE INSERT OR DELETE OR UPDATE', 'FOR EACH ROW', 'guard_refund'),
+        ('refund', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('refund', 't50_log', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_insert_log'),
+        ('refund', 't50_log_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_update_log'),
+        ('job', 't10_guard', 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_row FOR EACH STATEMENT', 'guard_job_delete'),
+        ('job', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('job', 't12_guard_identity', 'BEFORE UPDATE OF kind, ref_id', 'FOR EACH ROW', 'refuse_direct'),
+        ('transition_log', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
+        ('transition_log', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('incident', 't10_guard', 'BEFORE DELETE', 'FOR EACH ROW', 'guard_append_only'),
+        ('incident', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('late_report', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
+        ('late_report', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate')
+    ), wanted as (
+        select ('paylatch.' || e.table_name)::regclass as relation, e.* from expected e
+        union all
+        select i.inhrelid::regclass, e.* from pg_inherits i cross join expected e
+        where i.inhparent = to_regclass('paylatch.transition_log') and e.table_name = 'transition_log'
+    )
+    select w.relation || '.' || w.trigger_name || case
+               when t.oid is null then ' is missing'
+               when t.tgenabled <> 'A' then ' is not enabled always'
+               else ' was replaced' end
+    from wanted w
+    left join pg_trigger t on t.tgrelid = w.relation and t.tgname = w.trigger_name
+    where t.oid is null or t.tgenabled <> 'A'
+       or pg_get_triggerdef(t.oid) <> format('CREATE TRIGGER %s %s ON %s %s EXECUTE FUNCTION paylatch.%s()',
+                                             w.trigger_name, w.fires, w.relation, w.how, w.function_name)
+$$;
+comment on function paylatch.verify_triggers() is 'Guard triggers that are missing, not enabled always, or replaced under their names.';
+
+create function paylatch.verify_constraints() returns setof text language sql stable set search_path = pg_catalog, pg_temp as $$
+    with expected(owner, constraint_name, definition) as (values
+        ('pay_flow', 'pay_flow_pkey', 'PRIMARY KEY (flow_id)'),
+        ('pay_flow', 'attempts_are_numbered', 'UNIQUE (order_id, attempt_no)'),
+        ('pay_flow', 'charged_in_full', $c$CHECK (((charged_amount = (amount)::bigint) OR ((charged_amount IS NULL) AND ((status)::text = ANY (ARRAY['WAIT_PAY'::text, 'PAYING'::text, 'PAY_FAIL'::text])))))$c$),
+        ('pay_flow', 'refund_within_charge', 'CHECK (((refunded_amount >= 0) AND (disputed_amount >= 0) AND ((refunded_amount + disputed_amount) <= (amount)::bigint)))'),
+        ('pay_flow', 'ended_is_not_frozen', $c$CHECK (((frozen_reason IS NULL) OR ((status)::text = ANY (ARRAY['WAIT_PAY'::text, 'PAYING'::text, 'PAYED'::text, 'REFUNDING'::text]))))$c$),
+        ('pay_order', 'pay_order_pkey', 'PRIMARY KEY (order_id)'),
+        ('pay_order', 'one_order_per_target', 'UNIQUE (merchant_id, scene, user_id, biz_key)'),
+        ('refund', 'refund_pkey', 'PRIMARY KEY (refund_id)'),
+        ('refund', 'one_refund_per_number', 'UNIQUE (refund_order_no)'),
+        ('job', 'job_pkey', 'PRIMARY KEY (kind, ref_id)'),
+        ('transition_log', 'transition_log_pkey', 'PRIMARY KEY (kind, ref_id, version, at)'),
+        ('armed', 'one_row', 'CHECK (only_row)'),
+        ('scene', 'biz_grace_exceeds_timeout', 'CHECK ((biz_grace_ms > business_timeout_ms))'),
+        ('flow_status', 'flow_status_known', $c$CHECK ((VALUE = ANY (ARRAY['WAIT_PAY'::text, 'PAYING'::text, 'PAYED'::text, 'BIZ_SUCCESS'::text, 'REFUNDING'::text, 'REFUNDED'::text, 'PAY_FAIL'::text])))$c$),
+        ('order_status', 'order_status_known', $c$CHECK ((VALUE = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text, 'PAID'::text, 'REFUNDED'::text])))$c$),
+        ('refund_status', 'refund_status_known', $c$CHECK ((VALUE = ANY (ARRAY['REQUESTED'::text, 'PENDING'::text, 'SUCCEEDED'::text, 'FAILED'::text, 'REJECTED'::text])))$c$),
+        ('amount', 'amount_positive', 'CHECK ((VALUE > 0))'),
+        ('currency_code', 'currency_code_shape', $c$CHECK ((VALUE ~ '^[A-Z][A-Z0-9]{2,11}$'::text))$c$),
+        ('payload', 'payload_small', 'CHECK ((octet_length((VALUE)::text) <= 8192))')
+    )
+    select e.owner || '.' || e.constraint_name || case when c.oid is null then ' is missing' else ' was replaced' end
+    from expected e
+    left join pg_constraint c on c.conname = e.constraint_name and c.connamespace = 'paylatch'::regnamespace
+         and (c.conrelid = to_regclass('paylatch.' || e.owner) or c.contypid = to_regtype('paylatch.' || e.owner))
+    where c.oid is null or pg_get_constraintdef(c.oid) <> e.definition
+$$;
+comment on function paylatch.verify_constraints() is 'Constraints of tables and domains that are missing, not validated, or replaced under their names.';
+
 create function paylatch.verify_guards() returns table (name text, ok boolean, broken bigint, detail text)
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
     return query
-    with expected(table_name, trigger_name, function_name) as (values
-        ('pay_flow', 't10_guard', 'guard_flow'), ('pay_flow', 't11_no_truncate', 'refuse_truncate'),
-        ('pay_flow', 't50_log_insert', 'on_flow_insert_log'), ('pay_flow', 't50_log_update', 'on_flow_update_log'),
-        ('pay_flow', 't60_aside_update', 'on_flow_update_aside'),
-        ('pay_flow', 't70_order_insert', 'on_flow_insert_order'), ('pay_flow', 't70_order_update', 'on_flow_update_order'),
-        ('pay_flow', 't80_job_insert', 'on_flow_insert_job'), ('pay_flow', 't80_job_update', 'on_flow_update_job'),
-        ('pay_order', 't05_projection_only', 'refuse_direct'), ('pay_order', 't10_guard', 'guard_order'),
-        ('pay_order', 't11_no_truncate', 'refuse_truncate'),
-        ('refund', 't10_guard', 'guard_refund'), ('refund', 't11_no_truncate', 'refuse_truncate'),
-        ('refund', 't50_log', 'on_refund_insert_log'), ('refund', 't50_log_update', 'on_refund_update_log'),
-        ('job', 't10_guard', 'guard_job_delete'), ('job', 't11_no_truncate', 'refuse_truncate'),
-        ('job', 't12_guard_identity', 'refuse_direct'),
-        ('transition_log', 't10_guard', 'guard_append_only'), ('transition_log', 't11_no_truncate', 'refuse_truncate'),
-        ('incident', 't10_guard', 'guard_append_only'), ('incident', 't11_no_truncate', 'refuse_truncate'),
-        ('late_report', 't10_guard', 'guard_append_only'), ('late_report', 't11_no_truncate', 'refuse_truncate'),
-        ('scene', 't10_target', 'check_scene'), ('scene', 't11_kept', 'keep_policy'), ('scene', 't12_no_truncate', 'refuse_truncate'),
-        ('channel', 't10_state', 'on_channel_insert'), ('channel', 't11_kept', 'keep_policy'),
-        ('channel', 't12_no_truncate', 'refuse_truncate'), ('channel_state', 't10_kept', 'refuse_direct'),
-        ('channel_state', 't11_no_truncate', 'refuse_truncate')
-    ), wanted as (
-        select e.table_name, ('paylatch.' || e.table_name)::regclass as relation, e.trigger_name, e.function_name from expected e
-        union all
-        select i.inhrelid::regclass::text, i.inhrelid::regclass, e.trigger_name, e.function_name
-        from pg_inherits i cross join expected e
-        where i.inhparent = 'paylatch.transition_log'::regclass and e.table_name = 'transition_log'
-    ), bad as (
-        select w.table_name || '.' || w.trigger_name || case
-                   when t.oid is null then ' is missing'
-                   when t.tgenabled <> 'A' then ' is not enabled always'
-                   else ' calls another function' end as says
-        from wanted w
-        left join pg_trigger t on t.tgrelid = w.relation and t.tgname = w.trigger_name
-        left join pg_proc p on p.oid = t.tgfoid
-        where t.oid is null or t.tgenabled <> 'A' or p.proname <> w.function_name
-           or p.pronamespace <> 'paylatch'::regnamespace
-    )
-    select 'guard triggers enabled', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
-
-    return query
-    with expected(table_name, constraint_name) as (values
-        ('pay_flow', 'pay_flow_pkey'), ('pay_flow', 'attempts_are_numbered'), ('pay_flow', 'charged_in_full'),
-        ('pay_flow', 'refund_within_charge'), ('pay_flow', 'ended_is_not_frozen'),
-        ('pay_order', 'pay_order_pkey'), ('pay_order', 'one_order_per_target'), ('refund', 'refund_pkey'),
-        ('refund', 'one_refund_per_number'), ('job', 'job_pkey'), ('transition_log', 'transition_log_pkey'),
-        ('armed', 'one_row'), ('scene', 'biz_grace_exceeds_timeout')
-    ), bad as (
-        select e.table_name || '.' || e.constraint_name || ' is missing' as says from expected e
-        where not exists (select from pg_constraint c where c.conrelid = ('paylatch.' || e.table_name)::regclass
-                          and c.conname = e.constraint_name and c.convalidated)
-        union all
-        select 'domain ' || d.name || ' has lost its check' from (values ('flow_status'), ('order_status'), ('refund_status'), ('amount'), ('currency_code'), ('payload')) d(name)
-        where not exists (select from pg_constraint c where c.contypid = ('paylatch.' || d.name)::regtype and c.convalidated)
-    )
-    select 'constraints in place', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
-
-    return query
     with bad as (
-        select coalesce(m.key, p.oid::regprocedure::text) || case when p.oid is null then ' is missing' else ' was replaced' end as says
+        select 1 as n, v.says from paylatch.verify_triggers() v(says)
+        union all
+        select 2, v.says from paylatch.verify_constraints() v(says)
+        union all
+        select 3, m.key || case when p.oid is null then ' is missing' else ' was replaced' end
         from jsonb_each_text(paylatch.manifest()) m
         left join pg_proc p on p.oid = to_regprocedure(m.key)
         where p.oid is null or paylatch.digest_of(p.oid) <> m.value
     )
-    select 'functions as shipped', count(*) = 0, count(*), string_agg(b.says, ', ') from bad b;
+    select c.name, count(b.says) = 0, count(b.says), string_agg(b.says, ', ')
+    from (values (1, 'guard triggers enabled'), (2, 'constraints in place'), (3, 'functions as shipped')) c(n, name)
+    left join bad b on b.n = c.n
+    group by c.n, c.name order by c.n;
 end $$;
 comment on function paylatch.verify_guards() is
-    'Guard triggers missing, disabled or re-pointed; constraints missing; functions of the extension replaced.';
+    'Guard triggers missing, not enabled always or replaced; constraints missing or replaced; functions of the extension replaced.';
 
 create function paylatch.digest_of(p_function oid) returns text language sql stable
     set search_path = pg_catalog, pg_temp as $$
