@@ -28,7 +28,7 @@ insert into paylatch.scene (scene, channel, order_prefix, business_mode, busines
 values ('gate', 'sim', 'ga', 'sql', 'app.gate');";
 
 #[tokio::test]
-async fn sql_scenes_finish_through_pg_cron_alone() {
+async fn f28_sql_scenes_finish_through_pg_cron_alone() {
     let cluster = Cluster::private(&[]);
     let db = Database::with_cron(&cluster).await;
     db.execute(BUSINESS).await;
@@ -55,7 +55,7 @@ async fn sql_scenes_finish_through_pg_cron_alone() {
 }
 
 #[tokio::test]
-async fn a_silent_pg_cron_is_noticed_and_made_up_for() {
+async fn f28_a_silent_pg_cron_is_noticed_and_made_up_for() {
     let db = Database::fresh().await;
     let mut session = db.session().await;
     at(&mut session, 0).await;
