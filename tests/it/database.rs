@@ -50,21 +50,40 @@ async fn migrating_again_or_side_by_side_changes_nothing() {
     assert_same_lines(&schema(&db), &before);
 }
 
-/// Code without data says what is missing, and how to bring it.
+/// Code without data says what is missing, and how to bring it: every command that anybody may be granted.
 #[tokio::test]
 async fn commands_before_the_migrations_say_so() {
     let db = Database::empty().await;
     db.execute("create schema paylatch; create extension paylatch").await;
     for command in [
-        "select paylatch.create_pay_flow('shop', 'alice', 'one', 100, 'USD')",
-        "select paylatch.claim_actions('d', 1)",
-        "select paylatch.scan()",
-        "select paylatch.get_pay_flow(1)",
-        "select paylatch.explain(1)",
-        "select paylatch.verify()",
+        "create_pay_flow('shop', 'alice', 'one', 100, 'USD')",
+        "create_pay_flows('[]')",
+        "get_pay_flow(1)",
+        "find_pay_flow('sh_1_1')",
+        "get_pay_order('shop', 'alice', 'one')",
+        "cancel_pay_flow(1)",
+        "advance(1)",
+        "explain(1)",
+        "claim_actions('d', 1)",
+        "report_evidence('d', '[]')",
+        "tick('d')",
+        "metrics()",
+        "policy_endpoints()",
+        "schema_version()",
+        "scan()",
+        "verify()",
+        "doctor()",
+        "freeze_pay_flow(1, 'why')",
+        "resume_pay_flow(1, 'why')",
+        "resolve_incident(1, 'why')",
+        "arm()",
     ] {
-        let (code, message) = db.refused(command).await;
-        assert_eq!(code, "PL007", "{message}: {command}");
+        let error =
+            sqlx::raw_sql(sqlx::AssertSqlSafe(format!("select * from paylatch.{command}"))).execute(db.pool()).await;
+        let error = error.map(|_| ()).expect_err(command).into_database_error().expect(command);
+        let error = error.downcast_ref::<sqlx::postgres::PgDatabaseError>();
+        assert_eq!((error.code(), error.message()), ("PL007", "paylatch is installed but not migrated"), "{command}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("`paylatchd migrate`")), "{command}: {:?}", error.hint());
     }
 }
 

@@ -10,6 +10,7 @@ mod docs;
 mod dump;
 mod end_to_end;
 mod examples;
+mod explain;
 mod faults;
 mod guards;
 mod isolation;
