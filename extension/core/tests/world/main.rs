@@ -8,6 +8,7 @@
 //! its lease is over within the grace.
 
 mod model;
+mod wallet;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

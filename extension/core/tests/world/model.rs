@@ -11,6 +11,8 @@ use paylatch_core::policy::{BusinessMode, Policy};
 use paylatch_core::step::{Leave, step};
 use paylatch_core::{MS, Micros};
 
+use crate::wallet::{Held, Ledger};
+
 pub(crate) const SECOND: Micros = 1_000 * MS;
 pub(crate) const START: Micros = 1_000_000 * SECOND;
 const NUMBER: &str = "h2r_u6_p1";
@@ -21,6 +23,7 @@ const CALL_TIMEOUT: Micros = 2 * SECOND;
 const GRACE: Micros = 3 * SECOND;
 /// A run of a healthy world takes no more steps than this, however deep the hole that it starts from.
 const HEALTHY_STEPS: usize = 200;
+
 /// What one run is about. Spans in seconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -59,51 +62,6 @@ impl Scenario {
     /// How long after its lease's end a wallet call may still take effect.
     fn latest(&self) -> Micros {
         self.final_after.map_or(60 * SECOND, |span| span * SECOND - MS)
-    }
-}
-/// What a wallet holds under one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
-    Nothing,
-    /// Takes effect at `at`; before `seen_at` nobody can see it.
-    Pending {
-        seen_at: Micros,
-        at: Micros,
-    },
-    Moved,
-    Refused,
-    Closed,
-}
-
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    held: Held,
-    pub(crate) first_seen: Option<Micros>,
-    /// How often money really moved under this number.
-    effects: u32,
-}
-
-impl Ledger {
-    const NEW: Self = Self { held: Held::Nothing, first_seen: None, effects: 0 };
-
-    fn pass(&mut self, now: Micros) {
-        if let Held::Pending { at, .. } = self.held
-            && at <= now
-        {
-            self.held = Held::Moved;
-            self.effects += 1;
-        }
-    }
-
-    fn answer(&self, now: Micros) -> Outcome {
-        match self.held {
-            Held::Nothing => NotFound,
-            Held::Pending { seen_at, .. } if now < seen_at => NotFound,
-            Held::Pending { .. } => Processing,
-            Held::Moved => Succeeded,
-            Held::Refused => Failed,
-            Held::Closed => Failed,
-        }
     }
 }
 
