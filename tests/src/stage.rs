@@ -18,8 +18,8 @@ use crate::{Daemon, Database, Simulator};
 /// How long a flow may take to end on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The lease of the stage's daemons.
-pub const LEASE_MS: i64 = 3000;
+/// The lease of the stage's daemons: three seconds, which every lease has for connecting, and the longest call.
+pub const LEASE_MS: i64 = 4000;
 
 /// Scenes over HTTP, without business and in SQL, all on channel `sim`. The breaker is out of the way.
 const SCENES: &str = "
