@@ -53,6 +53,8 @@ pub struct Handout {
     pub user_id: String,
     /// What is paid for, in the business's own terms.
     pub biz_key: String,
+    /// Which attempt at that target this is, from 1.
+    pub attempt_no: i32,
     /// In the currency's minor unit.
     pub amount: i64,
     /// ISO 4217 code.
@@ -265,6 +267,7 @@ mod tests {
             merchant_id: "default".into(),
             user_id: "secret-user".into(),
             biz_key: "b".into(),
+            attempt_no: 1,
             amount: 100,
             currency: "CNY".into(),
             valid_until: None,

@@ -58,6 +58,7 @@ impl Payment {
             merchant_id: "default".into(),
             user_id: "1".into(),
             biz_key: self.biz_key.clone(),
+            attempt_no: 1,
             amount: AMOUNT,
             currency: CURRENCY.into(),
             valid_until: Some(clock::now() + Duration::from_secs(600)),

@@ -47,6 +47,7 @@ pub(crate) fn handout(flow_id: i64, action: Action, send_within: Duration) -> Ha
         merchant_id: "default".into(),
         user_id: "1".into(),
         biz_key: "b".into(),
+        attempt_no: 1,
         amount: 100,
         currency: "CNY".into(),
         valid_until: None,

@@ -19,6 +19,7 @@ pub(super) fn verdict(verdict: &Verdict, told: Option<&Carried>) {
                 version = handout.version,
                 scene = %handout.scene,
                 biz_key = %handout.biz_key,
+                attempt_no = handout.attempt_no,
                 order_no = %handout.order_no,
                 refund_no = handout.refund_no,
                 action = %handout.action,

@@ -149,7 +149,7 @@ create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
     select f.flow_id, j.lease_token, f.version, j.action, f.channel, f.scene,
            case when paylatch.is_wallet_action(j.action) then null else sp.business_target end,
            f.trade_order_no, paylatch.refund_order_no(f.trade_order_no), o.merchant_id, f.user_id, o.biz_key,
-           f.amount, f.currency::text,
+           f.attempt_no, f.amount, f.currency::text,
            -- An execution is good for its lease only: after a cancel, that is all that the refund waits for.
            case when j.action = 'EXECUTE_BUSINESS' then least(f.biz_deadline, j.due_at) else f.biz_deadline end,
            greatest(0, floor(extract(epoch from

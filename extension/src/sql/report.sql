@@ -5,8 +5,8 @@
 create type paylatch.reported as (
     disposition text, status text, frozen_reason text,
     flow_id bigint, lease_token bigint, version bigint, action text, channel text, scene text, business_target text,
-    order_no text, refund_no text, merchant_id text, user_id text, biz_key text, amount bigint, currency text,
-    valid_until timestamptz, send_within_ms integer, payload jsonb);
+    order_no text, refund_no text, merchant_id text, user_id text, biz_key text, attempt_no integer, amount bigint,
+    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb);
 
 -- One report beside the row that it speaks of.
 create type paylatch.report as (
@@ -139,7 +139,7 @@ begin
     return query
     select r.disposition, coalesce(f.status::text, r.status), f.frozen_reason, r.flow_id, h.lease_token, h.version, h.action,
            h.channel, h.scene, h.business_target, h.order_no, h.refund_no, h.merchant_id, h.user_id, h.biz_key,
-           h.amount, h.currency, h.valid_until, h.send_within_ms, h.payload
+           h.attempt_no, h.amount, h.currency, h.valid_until, h.send_within_ms, h.payload
     from unnest(v_reports) r
     left join paylatch.pay_flow f on f.flow_id = r.flow_id
     left join paylatch.handouts(v_plan, v_now) h on h.flow_id = r.flow_id and r.disposition = 'applied'
@@ -187,7 +187,7 @@ begin
                 perform paylatch.set_aside(v_id::bigint, v_state, v_says);
             end if;
             return next row ('rejected', null, null, v_id::bigint, null, null, null, null, null, null, null, null, null, null,
-                             null, null, null, null, null, null)::paylatch.reported;
+                             null, null, null, null, null, null, null)::paylatch.reported;
         end;
     end loop;
 end $$;

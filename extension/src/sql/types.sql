@@ -58,5 +58,5 @@ create type paylatch.grant_given as (
 -- One action on its way out.
 create type paylatch.handout as (
     flow_id bigint, lease_token bigint, version bigint, action text, channel text, scene text, business_target text,
-    order_no text, refund_no text, merchant_id text, user_id text, biz_key text, amount bigint, currency text,
-    valid_until timestamptz, send_within_ms integer, payload jsonb);
+    order_no text, refund_no text, merchant_id text, user_id text, biz_key text, attempt_no integer, amount bigint,
+    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb);
