@@ -2,6 +2,8 @@
 --
 -- pay_flow has no index on, and no predicate over, a column that changes: every update stays on its page (HOT) and
 -- writes no index entry. `job` is the index of unfinished work, kept by trigger in the transaction of the change.
+-- The fill factors leave room for the versions of a life in sets: measured, at 30 and 45 every update is HOT and a life
+-- writes 3.5 KB of log; at 50 and 70 a third is not, and it writes 4.1 KB and takes more disk.
 -- Columns that never change come first, so that an update's log record holds little more than what changed.
 -- No foreign keys between these tables: orders and flows are never deleted, creation writes both under the order's
 -- lock, and a reference check per flow and update would cost more than the update. verify() looks instead.
@@ -30,7 +32,7 @@ create table paylatch.pay_order (
     attempt_count integer not null default 0,
     status paylatch.order_status not null default 'PENDING',
     constraint one_order_per_target unique (merchant_id, scene, user_id, biz_key)
-) with (fillfactor = 70);
+) with (fillfactor = 45);
 comment on table paylatch.pay_order is 'The business target, long-lived. A projection of its attempts: only their triggers change it.';
 
 create table paylatch.pay_flow (
@@ -77,7 +79,7 @@ create table paylatch.pay_flow (
         (refunded_amount >= 0 and disputed_amount >= 0 and refunded_amount + disputed_amount <= amount),
     constraint ended_is_not_frozen check
         (frozen_reason is null or status in ('WAIT_PAY', 'PAYING', 'PAYED', 'REFUNDING'))
-) with (fillfactor = 50);
+) with (fillfactor = 30);
 comment on table paylatch.pay_flow is 'One payment attempt. Changed by commands through compare-and-set; guarded row by row.';
 comment on column paylatch.pay_flow.amount is 'Minor units of currency, frozen at creation.';
 comment on column paylatch.pay_flow.refunded_amount is 'Reserved and succeeded refunds, minor units.';

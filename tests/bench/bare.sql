@@ -9,9 +9,9 @@ create sequence bare.flow_id_seq;
 create sequence bare.lease_token_seq;
 
 create table bare.pay_order (like paylatch.pay_order including defaults, primary key (order_id),
-    unique (merchant_id, scene, user_id, biz_key)) with (fillfactor = 70);
+    unique (merchant_id, scene, user_id, biz_key)) with (fillfactor = 45);
 create table bare.pay_flow (like paylatch.pay_flow including defaults, primary key (flow_id),
-    unique (order_id, attempt_no)) with (fillfactor = 50);
+    unique (order_id, attempt_no)) with (fillfactor = 30);
 create table bare.job (like paylatch.job including defaults, primary key (kind, ref_id)) with (fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create index on bare.job (channel, lane, due_at);
