@@ -58,11 +58,12 @@ async fn f28_sql_scenes_finish_through_pg_cron_alone() {
 async fn f28_a_silent_pg_cron_is_noticed_and_made_up_for() {
     let db = Database::fresh().await;
     let mut session = db.session().await;
-    at(&mut session, 0).await;
+    let start = minute_start(&mut session).await;
+    at(&mut session, start, 0).await;
     assert!(tick(&mut session).await.get("scan").is_some(), "nobody has scanned yet");
-    at(&mut session, 30).await;
+    at(&mut session, start, 30).await;
     assert!(tick(&mut session).await.get("scan").is_none(), "the last scan is fresh");
-    at(&mut session, 10 * 60).await;
+    at(&mut session, start, 10 * 60).await;
     assert!(tick(&mut session).await.get("scan").is_some(), "nobody has scanned for ten minutes");
     let missed: i32 = sqlx::query_scalar(
         "select missed_periods from paylatch.task_run where task = 'scan' order by period_at desc limit 1",
@@ -80,18 +81,23 @@ async fn a_scan_ends_what_was_never_sent() {
     db.add_scenes().await;
     let flow_id = db.create_flow("topup", "alice", "one").await;
     let mut session = db.session().await;
-    at(&mut session, 3600).await;
+    let start = minute_start(&mut session).await;
+    at(&mut session, start, 3600).await;
     database::run(&mut session, "select paylatch.scan()").await;
     let flow = db.flow(flow_id).await;
     assert_eq!((flow.status.as_str(), flow.version), ("PAY_FAIL", 2));
 }
 
-/// Sets the session's clock to `seconds` past the start of the present minute.
-async fn at(session: &mut PgConnection, seconds: i32) {
-    let set = format!(
-        "select set_config('paylatch.clock_offset_ms',
-             (extract(epoch from date_trunc('minute', now()) - now()) * 1000 + {seconds} * 1000)::int::text, false)"
-    );
+/// The clock offset, in ms, that puts a session half a second past the start of a minute. Taken once a test: where the
+/// real minute ends meanwhile, the session's clock runs on undisturbed.
+async fn minute_start(session: &mut PgConnection) -> i32 {
+    let offset = "select ceil(extract(epoch from date_trunc('minute', now()) - now()) * 1000)::int + 500";
+    sqlx::query_scalar(offset).fetch_one(session).await.unwrap()
+}
+
+/// Sets the session's clock to `seconds` past that start.
+async fn at(session: &mut PgConnection, start: i32, seconds: i32) {
+    let set = format!("select set_config('paylatch.clock_offset_ms', '{}', false)", start + seconds * 1000);
     database::run(session, &set).await;
 }
 
