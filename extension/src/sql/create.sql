@@ -15,6 +15,18 @@ create function paylatch.check_requests(p_requests paylatch.request[], p_now tim
 declare
     v record;
 begin
+    -- One cheap look at all of them; only a bad set is worth finding the words for.
+    if not exists (
+        select from unnest(p_requests) r
+        left join paylatch.scene s on s.scene = r.scene
+        left join paylatch.asset a on a.asset = r.currency
+        where (s.scene is not null and length(r.user_id) between 1 and 128 and length(r.biz_key) between 1 and 160
+               and length(r.merchant_id) between 1 and 64 and r.amount > 0
+               and (paylatch.minor_unit_digits(r.currency) is not null or a.asset is not null)
+               and (r.biz_deadline is null or r.biz_deadline > p_now)
+               and (r.payload is null or octet_length(r.payload::text) <= 8192)) is not true) then
+        return;
+    end if;
     select r.ordinal, x.field, x.says, x.code into v
     from unnest(p_requests) r
     left join paylatch.scene s on s.scene = r.scene
@@ -44,6 +56,7 @@ comment on function paylatch.check_requests(paylatch.request[], timestamptz) is 
 create function paylatch.create_set(p_requests paylatch.request[]) returns setof paylatch.created language plpgsql as $$
 declare
     v_now timestamptz := paylatch.clock();
+    v_new bigint;
 begin
     perform paylatch.check_requests(p_requests, v_now);
     insert into paylatch.pay_order (merchant_id, scene, user_id, biz_key)
@@ -52,12 +65,16 @@ begin
     where s.entry_open
     order by 1, 2, 3, 4
     on conflict on constraint one_order_per_target do nothing;
+    get diagnostics v_new = row_count;
 
-    -- The short lock of creation. A statement of its own, so that it sees the orders that others have just committed.
-    perform from paylatch.pay_order o
-    join unnest(p_requests) r on (o.merchant_id, o.scene, o.user_id, o.biz_key) = (r.merchant_id, r.scene, r.user_id, r.biz_key)
-    order by o.merchant_id, o.scene, o.user_id, o.biz_key
-    for update of o;
+    -- The short lock of creation; an order that this very statement made is nobody else's yet. A statement of its own, so
+    -- that it sees the orders that others have just committed.
+    if v_new < cardinality(p_requests) then
+        perform from paylatch.pay_order o
+        join unnest(p_requests) r on (o.merchant_id, o.scene, o.user_id, o.biz_key) = (r.merchant_id, r.scene, r.user_id, r.biz_key)
+        order by o.merchant_id, o.scene, o.user_id, o.biz_key
+        for update of o;
+    end if;
 
     return query
     with asked as (
