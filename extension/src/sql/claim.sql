@@ -90,7 +90,7 @@ begin
         case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
 
     if v_paced then
-        v_calls := (select count(*) from unnest(v_plan) p where paylatch.is_wallet_action((p.s).action));
+        v_calls := (select count(*) from unnest(v_plan) p where paylatch.is_wallet_action(p.action));
         v_state := paylatch.spend_budget(v_limits, v_state, p_now, v_calls);
         update paylatch.channel_state s
         set breaker = v_state.breaker, failures = v_state.failures, moved_at = v_state.moved_at,
@@ -99,7 +99,7 @@ begin
                              else greatest(0, v_state.in_flight + v_calls - v_leased) end
         where s.channel = p_channel;
     end if;
-    return query select * from unnest(v_plan) p where (p.s).action is not null;
+    return query select * from unnest(v_plan) p where p.action is not null;
 end $$;
 comment on function paylatch.claim_channel(text, timestamptz, integer, integer, text) is
     'Claims up to p_max due flows of one channel within its budget. Waits for nothing.';

@@ -67,7 +67,7 @@ begin
     for v_round in 1 .. 8 loop
         v_plan := array(
             select row (x.flow_id, x.version, coalesce(x.is_sql and not paylatch.is_wallet_action((x.s).action), false),
-                        x.s, x.told)::paylatch.planned
+                        x.told, (x.s).*)::paylatch.planned
             from (
             select f.flow_id, f.version, t as told, (sp.policy).business_mode = 'sql' as is_sql,
                    paylatch.step(
@@ -88,36 +88,36 @@ begin
 
         update paylatch.pay_flow f
         set version = p.version + 1,
-            status = (p.s).status,
-            retry_count = (p.s).retry_count,
-            act_unread = (p.s).act_unread,
-            act_sent_at = (p.s).act_sent_at,
-            act_lease_until = (p.s).act_lease_until,
-            negative_count = (p.s).negative_count,
-            negative_since = (p.s).negative_since,
-            charge_sent_at = case when (p.s).status = 'PAYING' then coalesce(f.charge_sent_at, (p.s).act_sent_at)
+            status = p.status,
+            retry_count = p.retry_count,
+            act_unread = p.act_unread,
+            act_sent_at = p.act_sent_at,
+            act_lease_until = p.act_lease_until,
+            negative_count = p.negative_count,
+            negative_since = p.negative_since,
+            charge_sent_at = case when p.status = 'PAYING' then coalesce(f.charge_sent_at, p.act_sent_at)
                                   else f.charge_sent_at end,
-            charged_amount = case when (p.s).status = 'PAYED' then f.amount else f.charged_amount end,
-            refunded_amount = case when (p.s).status = 'REFUNDING' then f.amount else f.refunded_amount end,
-            frozen_reason = coalesce((p.s).froze, f.frozen_reason),
-            last_action = (p.s).logged_action,
-            last_outcome = (p.s).last_outcome,
-            last_error_class = case when (p.s).froze is not null then coalesce((p.s).error_class, 'MANUAL_FREEZE')
+            charged_amount = case when p.status = 'PAYED' then f.amount else f.charged_amount end,
+            refunded_amount = case when p.status = 'REFUNDING' then f.amount else f.refunded_amount end,
+            frozen_reason = coalesce(p.froze, f.frozen_reason),
+            last_action = p.logged_action,
+            last_outcome = p.last_outcome,
+            last_error_class = case when p.froze is not null then coalesce(p.error_class, 'MANUAL_FREEZE')
                                     when (p.told).flow_id is null then f.last_error_class
-                                    else (p.s).error_class end,
+                                    else p.error_class end,
             last_error_code = case when (p.told).flow_id is null then null else left((p.told).code, 64) end,
             channel_request_id = case when paylatch.is_wallet_action((p.told).action) and (p.told).request_id is not null
                                       then left((p.told).request_id, 128) else f.channel_request_id end,
             last_latency_ms = (p.told).latency_ms
         from unnest(v_plan) p
-        where f.flow_id = p.flow_id and f.version = p.version and (p.s).changed;
+        where f.flow_id = p.flow_id and f.version = p.version and p.changed;
 
         -- What is settled leaves the loop; what needs no one outside goes round again, business in this database first.
-        v_done := v_done || array(select p from unnest(v_plan) p where not (p.s).again and not p.in_place);
-        v_ids := array(select p.flow_id from unnest(v_plan) p where (p.s).again or p.in_place);
+        v_done := v_done || array(select p from unnest(v_plan) p where not p.again and not p.in_place);
+        v_ids := array(select p.flow_id from unnest(v_plan) p where p.again or p.in_place);
         exit when v_ids = '{}';
         v_told := array(
-            select paylatch.business_in_place(f.flow_id, s.business_target, (p.s).action, f.trade_order_no, o.biz_key,
+            select paylatch.business_in_place(f.flow_id, s.business_target, p.action, f.trade_order_no, o.biz_key,
                                               f.biz_deadline, f.payload)
             from unnest(v_plan) p
             join paylatch.pay_flow f on f.flow_id = p.flow_id
@@ -128,16 +128,16 @@ begin
 
     -- One write per job: its next due time, and the lease of the action that leaves.
     update paylatch.job j
-    set lane = (p.s).lane,
-        due_at = (p.s).due_at,
-        action = (p.s).action,
-        lease_token = case when (p.s).action is not null then nextval('paylatch.lease_token_seq') end,
-        lease_holder = case when (p.s).action is not null then p_holder end,
-        leased_at = case when (p.s).action is not null then p_now end
+    set lane = p.lane,
+        due_at = p.due_at,
+        action = p.action,
+        lease_token = case when p.action is not null then nextval('paylatch.lease_token_seq') end,
+        lease_holder = case when p.action is not null then p_holder end,
+        leased_at = case when p.action is not null then p_now end
     from unnest(v_done) p
     where j.kind = 'flow' and j.ref_id = p.flow_id
-      and ((p.s).changed or (p.s).action is not null or (p.told).flow_id is not null or (p.s).due_at <> j.due_at)
-      and (p.s).status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+      and (p.changed or p.action is not null or (p.told).flow_id is not null or p.due_at <> j.due_at)
+      and p.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
     return query select * from unnest(v_done);
 end $$;
 comment on function paylatch.advance_set(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
@@ -163,7 +163,7 @@ create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
     join paylatch.pay_order o on o.order_id = f.order_id
     join paylatch.job j on j.kind = 'flow' and j.ref_id = f.flow_id
     join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
-    where (p.s).action is not null
+    where p.action is not null
 $$;
 comment on function paylatch.handouts(paylatch.planned[], timestamptz) is
     'The leased actions of a plan as a driver needs them. send_within_ms: how long the call may still be sent, so that its answer comes within the lease, and for EXECUTE_BUSINESS no later than the deadline.';

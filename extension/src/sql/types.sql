@@ -42,7 +42,10 @@ create type paylatch.step as (
 
 -- A step planned for one row, with the version that it was planned on; in_place: its action is done in this database.
 create type paylatch.planned as (
-    flow_id bigint, version bigint, in_place boolean, s paylatch.step, told paylatch.told);
+    flow_id bigint, version bigint, in_place boolean, told paylatch.told, -- and the columns of paylatch.step
+    status text, froze text, error_class text, logged_action text, changed boolean, action text, due_at timestamptz,
+    again boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
+    negative_count integer, negative_since timestamptz, last_outcome text, lane text);
 
 -- A channel's settings and moving parts, and what may be handed out.
 create type paylatch.limits as (
