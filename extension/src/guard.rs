@@ -17,11 +17,10 @@ use pgrx::prelude::*;
 
 use paylatch_core::flow::Status;
 use paylatch_core::log_hash::{self, Entry};
-use paylatch_core::outcome::Action;
 use paylatch_core::{order, order_no, refund};
 
 use crate::composite::{Fields, IntoColumn, name_of, pg_function};
-use crate::settings;
+use crate::{rules, settings};
 
 pg_function!(pg_finfo_paylatch_guard_flow, paylatch_guard_flow, |fcinfo| guard(fcinfo, flow));
 pg_function!(pg_finfo_paylatch_guard_order, paylatch_guard_order, |fcinfo| guard(fcinfo, order));
@@ -279,7 +278,7 @@ fn chain(change: &mut Change<'_>, kind: &str, id: i64, at: i64, from: Option<&st
         code: column("last_error_code"),
         // The counterparty's reference belongs to the answer that brought it, not to every later change.
         request_id: column("channel_request_id")
-            .filter(|_| is_wallet_answer(column("last_action"), column("last_outcome"))),
+            .filter(|_| rules::brings_reference(column("last_action"), column("last_outcome"))),
         frozen_reason: column("frozen_reason"),
     };
     let previous = change.old.as_ref().and_then(|old| old.bytes(change.shape.at("log_hash")));
@@ -288,10 +287,6 @@ fn chain(change: &mut Change<'_>, kind: &str, id: i64, at: i64, from: Option<&st
     if let Some(new) = change.new.as_mut() {
         new.set(at, hash.as_slice().into_datum());
     }
-}
-
-fn is_wallet_answer(action: Option<&str>, outcome: Option<&str>) -> bool {
-    outcome.is_some() && action.is_some_and(|action| Action::from_str(action).is_ok_and(Action::is_wallet))
 }
 
 fn order(change: &mut Change<'_>) {

@@ -165,6 +165,13 @@ fn is_wallet_action(action: &str) -> bool {
     Action::from_str(action).is_ok_and(Action::is_wallet)
 }
 
+/// Whether a row's newest answer brought the wallet's own reference, so that its log row names it.
+#[pg_extern(immutable, parallel_safe)]
+pub fn brings_reference(action: Option<&str>, outcome: Option<&str>) -> bool {
+    let known = || Some((Action::from_str(action?).ok()?, Outcome::from_str(outcome?).ok()?));
+    known().is_some_and(|(action, outcome)| action.is_wallet() && outcome.brings_reference())
+}
+
 #[pg_extern(immutable, parallel_safe)]
 #[allow(clippy::too_many_arguments, reason = "a log row has so many columns")]
 fn log_hash(

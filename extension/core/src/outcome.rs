@@ -101,6 +101,11 @@ impl Outcome {
         }
     }
 
+    /// Whether an answer of this class tells of something that exists, and so brings the counterparty's own reference.
+    pub const fn brings_reference(self) -> bool {
+        !matches!(self, Self::Unknown | Self::Unavailable | Self::NotFound)
+    }
+
     /// Whether the counterparty failed to answer: what a breaker counts.
     pub const fn is_no_answer(self) -> bool {
         matches!(self, Self::Unknown | Self::Unavailable)

@@ -23,7 +23,7 @@ begin
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, null, n.status, paylatch.log_source(), paylatch.log_actor(),
            n.last_action, n.last_outcome, n.last_error_code,
-           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end, n.last_latency_ms,
+           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end, n.last_latency_ms,
            n.frozen_reason, n.log_hash
     from new_row n;
     return null;
@@ -36,7 +36,7 @@ begin
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
+           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.last_latency_ms, n.frozen_reason, n.log_hash
     from new_row n join old_row o using (flow_id);
     return null;
@@ -134,7 +134,7 @@ begin
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, null, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
+           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
     from new_row n;
     return null;
@@ -147,7 +147,7 @@ begin
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when n.last_outcome is not null and paylatch.is_wallet_action(n.last_action) then n.channel_request_id end,
+           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
     from new_row n join old_row o using (refund_id);
     return null;

@@ -24,6 +24,7 @@ comment on function paylatch.answers_state(text, text) is 'Whether evidence for 
 comment on function paylatch.late_disposition(text, text, text, boolean) is 'What becomes of evidence that comes too late: replayed, stale, conflict or rejected. Rule 4.';
 comment on function paylatch.is_evidence(text, text) is 'Whether action and outcome are words of ours.';
 comment on function paylatch.is_wallet_action(text) is 'Whether the action goes to the wallet; null for no action.';
+comment on function paylatch.brings_reference(text, text) is 'Whether an answer brings the wallet''s own reference, so that its log row names it.';
 comment on function paylatch.log_hash(bytea, text, bigint, bigint, timestamptz, text, text, text, text, text, text, text, text, text) is 'Hash of a log row behind the hash before it: 16 bytes of SHA-256. Rule 9.';
 
 -- Ownership and privileges of the extension's functions: security definer commands run as paylatch_owner, which owns
