@@ -5,6 +5,7 @@ use std::str::FromStr;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
+use paylatch_core::decide;
 use paylatch_core::flow::{self, Status};
 use paylatch_core::late;
 use paylatch_core::log_hash::{self, Entry};
@@ -128,13 +129,8 @@ fn format_money(amount: i64, digits: i32, currency: &str) -> String {
 /// Whether evidence for this action can decide a flow in this state.
 #[pg_extern(immutable, parallel_safe, strict)]
 fn answers_state(flow_status: &str, action: &str) -> bool {
-    let Ok(action) = Action::from_str(action) else { return false };
-    match status(flow_status) {
-        Status::Paying => matches!(action, Action::Charge | Action::QueryCharge | Action::CloseCharge),
-        Status::Payed => !action.is_wallet(),
-        Status::Refunding => matches!(action, Action::Refund | Action::QueryRefund),
-        _ => false,
-    }
+    let at = status(flow_status);
+    Action::from_str(action).is_ok_and(|action| decide::answers(at, action))
 }
 
 /// What becomes of evidence that comes too late; `rejected` where action or outcome is no word of ours.

@@ -236,19 +236,23 @@ impl Evidence<'_> {
     }
 }
 
+/// Whether evidence for this action can decide a row in this state.
+pub const fn answers(status: Status, action: Action) -> bool {
+    match status {
+        Status::Paying => matches!(action, Action::Charge | Action::QueryCharge | Action::CloseCharge),
+        Status::Payed => !action.is_wallet(),
+        Status::Refunding => matches!(action, Action::Refund | Action::QueryRefund),
+        Status::WaitPay | Status::BizSuccess | Status::Refunded | Status::PayFail => false,
+    }
+}
+
 /// What `evidence` does to the row. The caller has made sure that it answers this row's present lease.
 pub fn decide(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>) -> Decision {
     let evidence = evidence.taken();
-    let of_this_state = match facts.status {
-        Status::Paying => {
-            matches!(evidence.action, Action::Charge | Action::QueryCharge | Action::CloseCharge)
-        }
-        Status::Payed => !evidence.action.is_wallet(),
-        Status::Refunding => matches!(evidence.action, Action::Refund | Action::QueryRefund),
-        Status::WaitPay | Status::BizSuccess | Status::Refunded | Status::PayFail => false,
-    };
     match facts.status {
-        _ if !of_this_state || facts.frozen => Decision::Stay(Stay { retried: false, ..facts.stay(Resume::Now) }),
+        _ if !answers(facts.status, evidence.action) || facts.frozen => {
+            Decision::Stay(Stay { retried: false, ..facts.stay(Resume::Now) })
+        }
         Status::Paying => decide_paying(facts, policy, &evidence),
         Status::Payed => decide_payed(facts, policy, &evidence),
         _ => decide_refunding(facts, policy, &evidence),
