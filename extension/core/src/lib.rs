@@ -21,6 +21,7 @@ pub mod order_no;
 pub mod outcome;
 pub mod policy;
 pub mod refund;
+pub mod signature;
 pub mod sqlstate;
 pub mod step;
 pub mod words;
