@@ -58,7 +58,7 @@ impl Adapters {
     pub fn open(config: &Config) -> Result<Self, Error> {
         let mut adapters = Self::default();
         for (name, settings) in &config.wallet {
-            let opened = wallet::open(settings.adapter, settings.endpoint().as_ref());
+            let opened = wallet::open(settings.adapter, settings.endpoint().as_ref(), &settings.webhook_secrets);
             let opened = opened.map_err(|source| Error::Endpoint { section: format!("wallet.{name}"), source })?;
             adapters.wallets.insert(name.clone(), (opened, settings.adapter == WalletAdapter::Null));
         }

@@ -57,6 +57,9 @@ pub enum EndpointError {
     /// The token holds characters that no header may hold.
     #[error("the token cannot be sent in a header")]
     BadToken,
+    /// A webhook secret is not what the channel's scheme asks for.
+    #[error("webhook_secrets: each must be whsec_ and the base64 of 24 to 64 random bytes")]
+    BadWebhookSecret,
     /// The HTTP client could not be set up, which means its TLS.
     #[error("the HTTP client cannot be set up")]
     Client(#[source] reqwest::Error),

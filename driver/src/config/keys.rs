@@ -48,6 +48,16 @@ where
     named.into_iter().map(complete).collect()
 }
 
+/// Reads a list of secrets; an error says nothing of what was there.
+pub(super) fn secrets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Secret>, D::Error> {
+    let refuse = || D::Error::custom("must be a list of texts, as [\"whsec_...\"]");
+    let toml::Value::Array(values) = toml::Value::deserialize(deserializer)? else { return Err(refuse()) };
+    values
+        .into_iter()
+        .map(|value| value.as_str().map(|text| Secret::from(text.to_owned())).ok_or_else(refuse))
+        .collect()
+}
+
 /// Where in the file and what, but not the line itself: it may hold a password.
 fn located(text: &str, source: &str, error: &toml::de::Error) -> ConfigError {
     let line = error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);

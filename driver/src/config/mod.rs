@@ -132,6 +132,10 @@ pub struct Wallet {
     pub call_timeout_ms: u64,
     /// Sent as `Authorization: Bearer`. PAYLATCH_WALLET_NAME_TOKEN wins over it, and keeps it out of the file.
     pub token: Option<Secret>,
+    /// What its webhooks are signed with: none (it sends none), one, or two while one replaces the other.
+    /// PAYLATCH_WALLET_NAME_WEBHOOK_SECRETS, with a comma in between, wins over it.
+    #[config(default = [], deserialize_with = keys::secrets)]
+    pub webhook_secrets: Vec<Secret>,
 }
 
 /// A business service behind our business protocol.
@@ -237,6 +241,10 @@ impl Config {
         for (name, wallet) in &mut self.wallet {
             wallet.base_url = of("WALLET", name, "BASE_URL").or(wallet.base_url.take());
             wallet.token = of("WALLET", name, "TOKEN").map(Secret::from).or(wallet.token.take());
+            if let Some(secrets) = of("WALLET", name, "WEBHOOK_SECRETS") {
+                let secrets = secrets.split(',').map(str::trim).filter(|secret| !secret.is_empty());
+                wallet.webhook_secrets = secrets.map(|secret| Secret::from(secret.to_owned())).collect();
+            }
         }
         for (name, business) in &mut self.business {
             business.base_url = of("BUSINESS", name, "BASE_URL").or(business.base_url.take());
@@ -280,6 +288,10 @@ impl Wallet {
 
     fn check(&self, section: &str) -> Result<(), ConfigError> {
         let needed = self.adapter != WalletAdapter::Null;
+        if self.webhook_secrets.len() > 2 {
+            let problem = "give at most two: the one in use, and the one that replaces it";
+            return Err(ConfigError::new(format!("{section}.webhook_secrets"), problem));
+        }
         check_endpoint(section, needed, self.base_url.as_ref(), self.connect_timeout_ms, self.call_timeout_ms)
     }
 }

@@ -58,9 +58,13 @@ fn secrets_are_shown_nowhere() {
     let config = read(text).unwrap();
     assert_eq!(config.wallet["sim"].token.as_ref().unwrap().expose(), "hunter2");
     assert!(!format!("{config:?} {config:#?}").contains("hunter2"));
-    for broken in
-        ["[wallet.sim]\ntoken = [\"hunter2\"]", "[wallet.sim]\ntoken = \"hunter2", "[database]\nurl = {a=\"hunter2\"}"]
-    {
+    for broken in [
+        "[wallet.sim]\ntoken = [\"hunter2\"]",
+        "[wallet.sim]\ntoken = \"hunter2",
+        "[wallet.sim]\nwebhook_secrets = \"hunter2\"",
+        "[wallet.sim]\nwebhook_secrets = [[\"hunter2\"]]",
+        "[database]\nurl = {a=\"hunter2\"}",
+    ] {
         assert!(!refusal(broken).contains("hunter2"), "{}", refusal(broken));
     }
 }
@@ -71,6 +75,20 @@ fn the_environment_supplies_a_sections_secrets() {
     let config = config.overlaid(|name| (name == "PAYLATCH_WALLET_MY_BANK_TOKEN").then(|| "hunter2".to_owned()));
     assert_eq!(config.wallet["my-bank"].token.as_ref().unwrap().expose(), "hunter2");
     assert_eq!(config.wallet["my-bank"].base_url.as_deref(), Some("http://w"));
+}
+
+#[test]
+fn two_webhook_secrets_are_live_at_most() {
+    let with = |list: &str| {
+        read(&format!("[wallet.w]\nadapter = \"http\"\nbase_url = \"http://w\"\nwebhook_secrets = {list}"))
+    };
+    assert_eq!(with("[\"a\", \"b\"]").unwrap().wallet["w"].webhook_secrets.len(), 2);
+    assert!(
+        with("[\"a\", \"b\", \"c\"]").unwrap_err().to_string().contains("wallet.w.webhook_secrets: give at most two")
+    );
+    let set = |name: &str| (name == "PAYLATCH_WALLET_W_WEBHOOK_SECRETS").then(|| "x, y".to_owned());
+    let secrets = with("[\"a\"]").unwrap().overlaid(set).wallet["w"].webhook_secrets.clone();
+    assert_eq!(secrets.iter().map(Secret::expose).collect::<Vec<_>>(), ["x", "y"]);
 }
 
 #[test]

@@ -4,12 +4,17 @@
 
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use futures::future::{BoxFuture, FutureExt};
 use paylatch_core::outcome::{Action, Outcome};
+use paylatch_core::signature::Key;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
 
-use super::{Capabilities, Wallet};
+use super::webhook::{standard_keys, verify_standard};
+use super::{Capabilities, Wallet, WebhookError, WebhookEvent};
+use crate::config::Secret;
 use crate::endpoint::{Endpoint, EndpointError, EndpointSettings, Reply, not_understood};
 use crate::evidence::{Answer, Handout};
 
@@ -17,6 +22,7 @@ use crate::evidence::{Answer, Handout};
 #[derive(Debug, Clone)]
 pub struct HttpWallet {
     endpoint: Endpoint,
+    keys: Vec<Key>,
 }
 
 #[derive(Serialize)]
@@ -58,8 +64,8 @@ impl HttpWallet {
     ///
     /// # Errors
     /// See [`EndpointError`].
-    pub fn open(settings: &EndpointSettings) -> Result<Self, EndpointError> {
-        Ok(Self { endpoint: Endpoint::open(settings)? })
+    pub fn open(settings: &EndpointSettings, webhook_secrets: &[Secret]) -> Result<Self, EndpointError> {
+        Ok(Self { endpoint: Endpoint::open(settings)?, keys: standard_keys(webhook_secrets)? })
     }
 
     async fn post_refund(&self, handout: &Handout) -> Answer {
@@ -111,11 +117,20 @@ impl Wallet for HttpWallet {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { close_charge: true, webhooks: false }
+        Capabilities { close_charge: true, webhooks: !self.keys.is_empty() }
     }
 
     fn lead(&self) -> Duration {
         self.endpoint.lead()
+    }
+
+    fn verify_webhook(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: OffsetDateTime,
+    ) -> Result<WebhookEvent, WebhookError> {
+        verify_standard(&self.keys, headers, body, now)
     }
 }
 

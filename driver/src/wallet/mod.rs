@@ -11,6 +11,7 @@
 mod http;
 mod null;
 mod sim;
+pub mod webhook;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use time::OffsetDateTime;
 pub use self::http::HttpWallet;
 pub use self::null::NullWallet;
 pub use self::sim::SimWallet;
+pub use self::webhook::{About, DisputeState, WebhookError, WebhookEvent};
+use crate::config::Secret;
 use crate::endpoint::{EndpointError, EndpointSettings};
 use crate::evidence::{Answer, Handout};
 
@@ -32,31 +35,8 @@ use crate::evidence::{Answer, Handout};
 pub struct Capabilities {
     /// It can refuse a number for good before it was charged (`CLOSE_CHARGE`).
     pub close_charge: bool,
-    /// It sends webhooks that [`Wallet::verify_webhook`] understands.
+    /// [`Wallet::verify_webhook`] understands its webhooks, and there is a secret to check them by.
     pub webhooks: bool,
-}
-
-/// A webhook whose signature holds. It is a hint to look at a flow again, never a permit to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WebhookEvent {
-    /// The provider's name for the event; duplicates share it.
-    pub event_id: String,
-    /// The `trade_order_no` or `refund_order_no` that it is about.
-    pub number: String,
-}
-
-/// Why a webhook was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum WebhookError {
-    /// The adapter understands no webhooks.
-    #[error("this wallet's adapter understands no webhooks")]
-    NotSupported,
-    /// The signature does not hold, or its time lies outside the tolerance.
-    #[error("the webhook's signature does not hold")]
-    BadSignature,
-    /// Signed, but not readable.
-    #[error("the webhook's body is not readable")]
-    Malformed,
 }
 
 /// One wallet. Object-safe: the daemon holds an `Arc<dyn Wallet>` per channel.
@@ -85,7 +65,8 @@ pub trait Wallet: Send + Sync {
         Duration::ZERO
     }
 
-    /// Checks a webhook over its raw body, in constant time; `now` is what its timestamp is held against.
+    /// Checks a webhook over its raw body, in constant time; `now` is what its timestamp is held against. One message
+    /// is one event.
     ///
     /// # Errors
     /// [`WebhookError::NotSupported`] unless the adapter says otherwise.
@@ -127,15 +108,19 @@ pub enum WalletAdapter {
     Null,
 }
 
-/// Opens the wallet that a channel's configuration describes.
+/// Opens the wallet that a channel's configuration describes. Without `webhook_secrets` it takes no webhooks.
 ///
 /// # Errors
-/// The endpoint is missing, malformed, or its TLS could not be set up.
-pub fn open(adapter: WalletAdapter, endpoint: Option<&EndpointSettings>) -> Result<Arc<dyn Wallet>, EndpointError> {
+/// The endpoint is missing, malformed, or its TLS could not be set up; a secret has not the shape that it must have.
+pub fn open(
+    adapter: WalletAdapter,
+    endpoint: Option<&EndpointSettings>,
+    webhook_secrets: &[Secret],
+) -> Result<Arc<dyn Wallet>, EndpointError> {
     let endpoint = || endpoint.ok_or(EndpointError::NoBaseUrl);
     Ok(match adapter {
-        WalletAdapter::Http => Arc::new(HttpWallet::open(endpoint()?)?),
-        WalletAdapter::Sim => Arc::new(SimWallet::open(endpoint()?)?),
+        WalletAdapter::Http => Arc::new(HttpWallet::open(endpoint()?, webhook_secrets)?),
+        WalletAdapter::Sim => Arc::new(SimWallet::open(endpoint()?, webhook_secrets)?),
         WalletAdapter::Null => Arc::new(NullWallet),
     })
 }

@@ -5,9 +5,12 @@
 
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use futures::future::BoxFuture;
+use time::OffsetDateTime;
 
-use super::{Capabilities, HttpWallet, Wallet};
+use super::{Capabilities, HttpWallet, Wallet, WebhookError, WebhookEvent};
+use crate::config::Secret;
 use crate::endpoint::{EndpointError, EndpointSettings};
 use crate::evidence::{Answer, Handout};
 use crate::simulate::{SimAdmin, SimAdminError};
@@ -24,8 +27,8 @@ impl SimWallet {
     ///
     /// # Errors
     /// See [`EndpointError`].
-    pub fn open(settings: &EndpointSettings) -> Result<Self, EndpointError> {
-        Ok(Self { http: HttpWallet::open(settings)?, base_url: settings.base_url.clone() })
+    pub fn open(settings: &EndpointSettings, webhook_secrets: &[Secret]) -> Result<Self, EndpointError> {
+        Ok(Self { http: HttpWallet::open(settings, webhook_secrets)?, base_url: settings.base_url.clone() })
     }
 
     /// The admin verbs of the same simulator.
@@ -64,5 +67,13 @@ impl Wallet for SimWallet {
 
     fn lead(&self) -> Duration {
         self.http.lead()
+    }
+    fn verify_webhook(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: OffsetDateTime,
+    ) -> Result<WebhookEvent, WebhookError> {
+        self.http.verify_webhook(headers, body, now)
     }
 }

@@ -62,7 +62,7 @@ impl Canned {
     }
 
     fn wallet(&self) -> HttpWallet {
-        HttpWallet::open(&settings(&self.base_url(), PATIENT)).expect("the wallet opens")
+        HttpWallet::open(&settings(&self.base_url(), PATIENT), &[]).expect("the wallet opens")
     }
 
     fn base_url(&self) -> String {
@@ -125,14 +125,14 @@ async fn the_request_is_as_documented() {
 #[tokio::test]
 async fn a_refused_connection_is_unavailable() {
     let base_url = format!("http://{}", free_address());
-    let wallet = HttpWallet::open(&settings(&base_url, PATIENT)).expect("the wallet opens");
+    let wallet = HttpWallet::open(&settings(&base_url, PATIENT), &[]).expect("the wallet opens");
     let answer = charge(&wallet).await;
     assert_eq!(answer.outcome, Outcome::Unavailable, "{answer:?}");
 }
 
 #[tokio::test]
 async fn an_unknown_host_is_unavailable() {
-    let wallet = HttpWallet::open(&settings("http://wallet.invalid", PATIENT)).expect("the wallet opens");
+    let wallet = HttpWallet::open(&settings("http://wallet.invalid", PATIENT), &[]).expect("the wallet opens");
     let answer = charge(&wallet).await;
     assert_eq!(answer.outcome, Outcome::Unavailable, "{answer:?}");
 }
@@ -218,7 +218,7 @@ async fn a_body_without_end_is_given_up() {
 #[tokio::test]
 async fn silence_is_unknown_once_the_time_is_up() {
     let canned = Canned::start(vec![Act::Silence]).await;
-    let wallet = HttpWallet::open(&settings(&canned.base_url(), HASTY)).expect("the wallet opens");
+    let wallet = HttpWallet::open(&settings(&canned.base_url(), HASTY), &[]).expect("the wallet opens");
     let answer = charge(&wallet).await;
     assert_eq!((answer.outcome, answer.code.as_deref()), (Outcome::Unknown, Some("timeout")));
     assert_eq!(canned.heard().len(), 1);

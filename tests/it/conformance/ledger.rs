@@ -17,7 +17,7 @@ async fn ask(base_url: &str, payment: &Payment, action: Action) -> Answer {
     let settings = settings(base_url, PATIENT);
     let handout = payment.handout(action);
     if action.is_wallet() {
-        let wallet = wallet::open(WalletAdapter::Sim, Some(&settings)).expect("the adapter opens");
+        let wallet = wallet::open(WalletAdapter::Sim, Some(&settings), &[]).expect("the adapter opens");
         wallet::carry_out(&*wallet, &handout).await
     } else {
         let business = business::open(BusinessAdapter::Http, Some(&settings)).expect("the adapter opens");

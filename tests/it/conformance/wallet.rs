@@ -33,7 +33,7 @@ impl Bench<LocalSimulator> {
         let counterparty = LocalSimulator::start().await;
         let open = |call_timeout| {
             let settings = settings(&counterparty.base_url(), call_timeout);
-            wallet::open(adapter, Some(&settings)).expect("the adapter opens")
+            wallet::open(adapter, Some(&settings), &[]).expect("the adapter opens")
         };
         Self { patient: open(PATIENT), hasty: open(HASTY), payments: AtomicU32::new(0), counterparty }
     }
@@ -157,7 +157,7 @@ macro_rules! suites {
             a_false_not_found_is_passed_on
             refunds_stay_within_their_charge
             a_refund_without_number_is_not_sent
-            webhooks_are_declined
+            webhooks_need_a_secret
         })+
     };
 }
@@ -402,7 +402,7 @@ async fn a_refund_without_number_is_not_sent(bench: Bench<impl Counterparty>) {
     assert_eq!(case.count(Action::Refund).await, 0);
 }
 
-async fn webhooks_are_declined(bench: Bench<impl Counterparty>) {
+async fn webhooks_need_a_secret(bench: Bench<impl Counterparty>) {
     assert!(!bench.patient.capabilities().webhooks);
     let verified = bench.patient.verify_webhook(&HeaderMap::new(), b"{}", paylatchd::clock::now());
     assert_eq!(verified, Err(WebhookError::NotSupported));
