@@ -25,7 +25,11 @@ create table paylatch.channel (
     resend_window_ms bigint not null default 86400000
         constraint resend_window_not_negative check (resend_window_ms between 0 and 31622400000),
     not_found_final_after_ms bigint
-        constraint not_found_final_after_positive check (not_found_final_after_ms between 1 and 31622400000)
+        constraint not_found_final_after_positive check (not_found_final_after_ms between 1 and 31622400000),
+    webhook_trust text not null default 'hint'
+        constraint webhook_trust_known check (webhook_trust in ('hint', 'evidence')),
+    webhook_keep_days integer not null default 90
+        constraint webhook_keep_days_bounded check (webhook_keep_days between 1 and 3660)
 );
 comment on table paylatch.channel is 'A wallet or payment provider. Its name is the key of [wallet.NAME] in the daemon''s configuration.';
 comment on column paylatch.channel.max_in_flight is 'Wallet calls under way at once, over all daemons; null: no limit.';
@@ -38,6 +42,8 @@ comment on column paylatch.channel.can_resend is 'The provider treats a second s
 comment on column paylatch.channel.can_close_charge is 'The provider can refuse a number for good (POST /charges/{order_no}/close).';
 comment on column paylatch.channel.resend_window_ms is 'How long the provider remembers its idempotency keys; past it only questions are asked.';
 comment on column paylatch.channel.not_found_final_after_ms is 'NOT_FOUND is final once it has been the answer for so long after the last send; null: never, the flow freezes instead.';
+comment on column paylatch.channel.webhook_trust is 'hint: a webhook only has the wallet asked. evidence: a signed SUCCEEDED that echoes number, amount and currency decides at once.';
+comment on column paylatch.channel.webhook_keep_days is 'Applied webhook events leave after so many days; those that wait stay.';
 
 -- Moving parts of a channel, apart from its settings so that these stay still.
 create table paylatch.channel_state (

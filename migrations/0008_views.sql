@@ -69,3 +69,13 @@ create view paylatch.stat_task as
 select distinct on (task) task, period_at, started_at, finished_at, caller, missed_periods, says
 from paylatch.task_run order by task, period_at desc;
 comment on view paylatch.stat_task is 'The newest run of each scheduled task.';
+
+create view paylatch.stat_webhook as
+select channel, coalesce(applied_as, case when error is null then 'parked' else 'failed' end) as applied,
+       count(*) as events, sum(times_received - 1) as duplicates,
+       count(*) filter (where applied_at is null) as waiting,
+       extract(epoch from paylatch.clock() - min(received_at) filter (where applied_at is null))::float8 as oldest_waiting_age_s
+from paylatch.webhook_event
+where received_at > paylatch.clock() - interval '5 minutes' or applied_at is null
+group by channel, 2;
+comment on view paylatch.stat_webhook is 'Webhook events of the last five minutes by what they did, and all that wait or failed, however old.';

@@ -38,13 +38,13 @@ to paylatch_app, paylatch_operator;
 
 grant execute on function
     paylatch.claim_actions(text, integer, integer), paylatch.report_evidence(text, jsonb, integer),
-    paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
+    paylatch.receive_webhooks(text, text, jsonb), paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
     paylatch.explain(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_flow(bigint), paylatch.verify()
 to paylatch_driver;
 
 grant execute on function
     paylatch.resume_pay_flow(bigint, text), paylatch.freeze_pay_flow(bigint, text), paylatch.resolve_incident(bigint, text),
-    paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
+    paylatch.replay_webhook(text, text), paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
 to paylatch_operator;
 
 grant execute on function
@@ -53,4 +53,4 @@ grant execute on function
 to paylatch_auditor, paylatch_approver;
 grant select on all tables in schema paylatch to paylatch_auditor;
 grant select on paylatch.transition, paylatch.unfinished, paylatch.stat_flow, paylatch.stat_entry, paylatch.stat_call,
-    paylatch.stat_queue, paylatch.stat_channel, paylatch.stat_task to paylatch_operator;
+    paylatch.stat_queue, paylatch.stat_channel, paylatch.stat_task, paylatch.stat_webhook to paylatch_operator;

@@ -18,3 +18,4 @@ mod isolation;
 mod links;
 mod reference;
 mod roles;
+mod webhooks;

@@ -46,6 +46,7 @@ const MAY_CALL: &[(&str, &[&str])] = &[
             "get_pay_flow",
             "metrics",
             "policy_endpoints",
+            "receive_webhooks",
             "report_evidence",
             "schema_version",
             "tick",
@@ -67,6 +68,7 @@ const MAY_CALL: &[(&str, &[&str])] = &[
             "get_pay_flow",
             "get_pay_order",
             "metrics",
+            "replay_webhook",
             "resolve_incident",
             "resume_pay_flow",
             "scan",
@@ -117,7 +119,18 @@ async fn only_operator_and_auditor_see_relations_and_no_role_writes_one() {
 async fn the_driver_is_refused_at_every_table() {
     let db = Database::fresh().await;
     let mut driver = db.session_as("driver").await;
-    for table in ["channel", "scene", "pay_order", "pay_flow", "refund", "job", "transition_log", "incident", "armed"] {
+    for table in [
+        "channel",
+        "scene",
+        "pay_order",
+        "pay_flow",
+        "refund",
+        "job",
+        "transition_log",
+        "incident",
+        "armed",
+        "webhook_event",
+    ] {
         for attempt in [
             format!("select from paylatch.{table}"),
             format!("insert into paylatch.{table} default values"),

@@ -47,9 +47,13 @@ create function paylatch.on_flow_insert_job() returns trigger language plpgsql a
 begin
     insert into paylatch.job (kind, ref_id, channel, lane, due_at)
     select 'flow', n.flow_id, n.channel, 'new', n.created_at from new_row n;
+    -- A wallet may have told of a flow before it was here; the index is of what waits, and nearly always empty.
+    if exists (select from paylatch.webhook_event e where e.applied_at is null and e.flow_id in (select n.flow_id from new_row n)) then
+        perform paylatch.apply_waiting(array(select n.flow_id from new_row n), paylatch.clock());
+    end if;
     return null;
 end $$;
-comment on function paylatch.on_flow_insert_job() is 'Queues new flows, due at once. Upholds rule 6.';
+comment on function paylatch.on_flow_insert_job() is 'Queues new flows, due at once, and applies what a wallet told of them before. Upholds rule 6.';
 
 -- A final flow leaves the queue. A change made by hand also wakes, stops or re-files the job; commands do that
 -- themselves, in one write with their lease.

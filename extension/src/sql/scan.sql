@@ -106,12 +106,13 @@ begin
     if v_period is null then
         return null;
     end if;
-    v_says := jsonb_build_object('partitions_made', paylatch.make_partitions(p_now), 'jobs_mended', paylatch.mend_queue(0));
+    v_says := jsonb_build_object('partitions_made', paylatch.make_partitions(p_now), 'jobs_mended', paylatch.mend_queue(0),
+                                 'webhooks_forgotten', paylatch.forget_webhooks(p_now));
     delete from paylatch.task_run where started_at < p_now - interval '90 days';
     perform paylatch.end_task('maintain', v_period, v_says);
     return v_says;
 end $$;
-comment on function paylatch.maintain(text, timestamptz) is 'The daily task: partitions ahead, missing jobs in all of history, ledger rows older than 90 days. Null where it has run today.';
+comment on function paylatch.maintain(text, timestamptz) is 'The daily task: partitions ahead, missing jobs in all of history, webhook events past their time, ledger rows older than 90 days. Null where it has run today.';
 
 create function paylatch.scan(caller text default session_user) returns jsonb
     language plpgsql volatile security definer
@@ -122,6 +123,7 @@ declare
     v_above bigint;
     v_decided integer;
     v_mended integer;
+    v_webhooks integer;
     v_says jsonb;
 begin
     perform paylatch.require_migrated();
@@ -137,6 +139,7 @@ begin
           order by period_at desc limit 2) r;
     v_mended := paylatch.mend_queue(v_above);
     v_decided := case when paylatch.is_armed() then paylatch.scan_round(v_now) else 0 end; -- a copy decides nothing
+    v_webhooks := case when paylatch.is_armed() then paylatch.apply_waiting(null, v_now) else 0 end;
     -- The exact number of calls under way, whatever crashed in between.
     update paylatch.channel_state s set in_flight = x.calls
     from (select c.channel, count(j.ref_id)::integer as calls
@@ -145,7 +148,7 @@ begin
           where c.max_in_flight is not null group by c.channel) x
     where s.channel = x.channel and s.in_flight <> x.calls;
     select jsonb_build_object(
-        'decided', v_decided, 'mended', v_mended,
+        'decided', v_decided, 'mended', v_mended, 'webhooks', v_webhooks,
         'unfinished', count(*),
         'overdue', count(*) filter (where j.lease_token is null and j.due_at < v_now - interval '1 minute'),
         'leases_expired', count(*) filter (where j.lease_token is not null and j.due_at < v_now),
@@ -161,7 +164,7 @@ begin
     return v_says;
 end $$;
 comment on function paylatch.scan(text) is
-    'The scanner''s minute: takes every due flow that needs nobody outside to its end (deadlines, cancelled before sending, business modes sql and none), mends missing jobs, recounts calls under way, keeps the ledger. Returns what it saw. caller: who runs it. Errors: PL007. Upholds rule 6.';
+    'The scanner''s minute: takes every due flow that needs nobody outside to its end (deadlines, cancelled before sending, business modes sql and none), applies webhook events that waited, mends missing jobs, recounts calls under way, keeps the ledger. Returns what it saw. caller: who runs it. Errors: PL007. Upholds rule 6.';
 
 create function paylatch.tick(driver text) returns jsonb
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

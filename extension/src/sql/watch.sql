@@ -35,6 +35,14 @@ begin
     select 'task_last_run_age_seconds', jsonb_build_object('task', t.task), extract(epoch from paylatch.clock() - t.started_at)::float8
     from paylatch.stat_task t
     union all
+    select 'webhooks_last_5_minutes', jsonb_build_object('channel', w.channel, 'applied', w.applied), w.events::float8
+    from paylatch.stat_webhook w where w.waiting = 0
+    union all
+    select x.name, jsonb_build_object('channel', w.channel, 'why', w.applied), x.value
+    from paylatch.stat_webhook w cross join lateral (values
+        ('webhooks_waiting', w.waiting::float8), ('webhooks_oldest_waiting_age_seconds', w.oldest_waiting_age_s)) x(name, value)
+    where w.waiting > 0
+    union all
     select 'armed', '{}', paylatch.is_armed()::integer::float8;
 end $$;
 comment on function paylatch.metrics() is
@@ -125,6 +133,14 @@ begin
     select count(*) = 0, count(*) || ' open' || case when count(*) = 0 then '' else ': select * from paylatch.incident where resolved_at is null' end
     into ok, says from paylatch.incident i where i.resolved_at is null;
     return next;
+    check_name := 'webhooks'; level := 'warn';
+    select coalesce(sum(w.waiting) filter (where w.applied = 'failed' or w.oldest_waiting_age_s > 3600), 0) = 0,
+           format('%s wait, the oldest for %s; %s failed', coalesce(sum(w.waiting) filter (where w.applied = 'parked'), 0),
+                  make_interval(secs => round(coalesce(max(w.oldest_waiting_age_s) filter (where w.applied = 'parked'), 0))),
+                  coalesce(sum(w.waiting) filter (where w.applied = 'failed'), 0))
+    into ok, says from paylatch.stat_webhook w;
+    says := says || case when ok then '' else ': select * from paylatch.webhook_event where applied_at is null; replay_webhook(channel, event_id) tries one again' end;
+    return next;
     check_name := 'log partitions'; level := 'warn';
     ok := not exists (select from only paylatch.transition_log_other)
         and to_regclass('paylatch.transition_log_' || to_char(paylatch.clock() at time zone 'UTC' + interval '1 month', 'YYYY_MM')) is not null;
@@ -132,4 +148,4 @@ begin
     return next;
 end $$;
 comment on function paylatch.doctor() is
-    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, partitions. level: how bad a check is where it is not ok. Error: PL007.';
+    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, webhook events that wait, partitions. level: how bad a check is where it is not ok. Error: PL007.';

@@ -1,0 +1,49 @@
+//! Webhooks: the inbox in the database, the door in the daemon, and both with a simulator that sends.
+
+mod inbox;
+mod permutations;
+
+use paylatch_tests::Database;
+use serde_json::{Value, json};
+use sqlx::FromRow;
+
+/// What became of one event.
+#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
+struct Told {
+    event_id: String,
+    disposition: String,
+    applied: Option<String>,
+}
+
+impl Told {
+    fn words(&self) -> (&str, Option<&str>) {
+        (&self.disposition, self.applied.as_deref())
+    }
+}
+
+/// An event about `number`, as the daemon would pass it on.
+fn event(event_id: &str, event_type: &str, number: &str) -> Value {
+    let (about, last) = event_type.split_once('.').unwrap();
+    let about = if ["charge", "refund", "dispute"].contains(&about) { about } else { "other" };
+    let status = last.to_uppercase();
+    let status = (["SUCCEEDED", "FAILED", "PROCESSING"].contains(&status.as_str())).then_some(status);
+    json!({"event_id": event_id, "event_type": event_type, "about": about, "number": number, "status": status,
+           "key": 0, "body_base64": "e30="})
+}
+
+/// The same with the money that a test's flows are about.
+fn with_money(mut event: Value) -> Value {
+    event["amount"] = json!(1500);
+    event["currency"] = json!("USD");
+    event
+}
+
+async fn receive(db: &Database, events: &[Value]) -> Vec<Told> {
+    let mut driver = db.session_as("driver").await;
+    let receive = sqlx::query_as("select * from paylatch.receive_webhooks('door', 'sim', $1)").bind(json!(events));
+    receive.fetch_all(&mut driver).await.unwrap_or_else(|e| panic!("receive: {e}"))
+}
+
+async fn receive_one(db: &Database, event: Value) -> Told {
+    receive(db, &[event]).await.pop().unwrap()
+}
