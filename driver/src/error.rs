@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use paylatch_core::words::UnknownWord;
+use serde::Deserialize;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
@@ -90,6 +91,17 @@ pub enum Error {
     Panicked(#[from] tokio::task::JoinError),
 }
 
+/// Why a command of ours refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// In words.
+    pub message: String,
+    /// The argument that it is about.
+    pub field: Option<String>,
+    /// The arguments that differ from an earlier request under the same key.
+    pub fields: Vec<String>,
+}
+
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -133,6 +145,21 @@ impl Error {
     /// asked: it goes away without the daemon changing anything.
     pub fn advice(&self) -> Option<&'static str> {
         advice(&self.sqlstate()?)
+    }
+
+    /// What a command of ours said when it refused, with what its DETAIL names; of no other error.
+    pub fn refusal(&self) -> Option<Refusal> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Detail {
+            field: Option<String>,
+            fields: Vec<String>,
+        }
+        let Self::Database { source: sqlx::Error::Database(e), .. } = self else { return None };
+        let detail = e.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::detail);
+        e.code().filter(|code| code.starts_with("PL"))?;
+        let Detail { field, fields } = detail.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+        Some(Refusal { message: e.message().to_owned(), field, fields })
     }
 
     /// Wraps a failure of the operating system.

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod business;
 pub mod cli;
 pub mod clock;

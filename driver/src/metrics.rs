@@ -15,6 +15,46 @@ use crate::evidence::Handout;
 /// Upper bounds of the latency histogram, in seconds: from an in-process answer to the longest time-out in use.
 const LATENCY_BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
+/// What the HTTP API counts.
+#[derive(Debug, Clone)]
+pub struct HttpMetrics {
+    requests: IntCounterVec,
+    latency: HistogramVec,
+    /// Requests under way, those that wait included.
+    pub in_flight: IntGauge,
+}
+
+impl HttpMetrics {
+    fn registered(registry: &Registry) -> prometheus::Result<Self> {
+        let requests = IntCounterVec::new(
+            Opts::new("paylatch_http_requests_total", "Requests to the HTTP API, by how they were answered."),
+            &["method", "route", "status"],
+        )?;
+        let latency = HistogramVec::new(
+            HistogramOpts::new("paylatch_http_request_seconds", "How long answers took, waiting included.")
+                .buckets(LATENCY_BOUNDS.to_vec()),
+            &["method", "route"],
+        )?;
+        let in_flight =
+            IntGauge::new("paylatch_http_requests_in_flight", "Requests to the HTTP API that are under way.")?;
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(latency.clone()))?;
+        registry.register(Box::new(in_flight.clone()))?;
+        Ok(Self { requests, latency, in_flight })
+    }
+
+    /// Counts an answer.
+    pub fn answered(&self, method: &str, route: &str, status: u16, took: Duration) {
+        self.requests.with_label_values(&[method, route, &status.to_string()]).inc();
+        self.latency.with_label_values(&[method, route]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a request whose client left before its answer.
+    pub fn left(&self, method: &str, route: &str) {
+        self.requests.with_label_values(&[method, route, "left"]).inc();
+    }
+}
+
 /// A daemon's counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -28,6 +68,8 @@ pub struct Metrics {
     pub claims: IntCounter,
     /// Commands that the database did not carry out.
     pub database_errors: IntCounter,
+    /// What the HTTP API counts.
+    pub http: HttpMetrics,
 }
 
 impl Metrics {
@@ -64,7 +106,8 @@ impl Metrics {
         registry.register(Box::new(in_flight.clone()))?;
         registry.register(Box::new(claims.clone()))?;
         registry.register(Box::new(database_errors.clone()))?;
-        Ok(Self { registry, calls, latency, reports, in_flight, claims, database_errors })
+        let http = HttpMetrics::registered(&registry)?;
+        Ok(Self { registry, calls, latency, reports, in_flight, claims, database_errors, http })
     }
 
     /// Counts a call that was made.

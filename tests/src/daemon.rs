@@ -1,4 +1,4 @@
-//! `paylatchd run` as a real process.
+//! `paylatchd run` and `paylatchd serve` as real processes.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -6,9 +6,9 @@ use std::process::{Command, ExitStatus};
 
 use tempfile::TempDir;
 
-use crate::Database;
 use crate::process::{Process, paylatchd};
 use crate::wait::{SOON, eventually};
+use crate::{ApiClient, Database};
 
 /// A daemon's configuration; [`Setup::start`] writes it to a file and runs `paylatchd` with it.
 pub struct Setup {
@@ -16,13 +16,16 @@ pub struct Setup {
     name: String,
     driver: Vec<String>,
     endpoints: String,
+    command: &'static str,
+    api: Option<(SocketAddr, String)>,
 }
 
 impl Setup {
     /// A daemon that works for `db`, as a member of `paylatch_driver`, with timings that suit tests.
     pub fn of(db: &Database) -> Self {
         let driver = ["lease_ms = 5000", "poll_min_ms = 10", "poll_max_ms = 200"].map(str::to_owned).to_vec();
-        Self { url: db.url_as("driver"), name: "test".to_owned(), driver, endpoints: String::new() }
+        let url = db.url_as("driver");
+        Self { url, name: "test".to_owned(), driver, endpoints: String::new(), command: "run", api: None }
     }
 
     /// Its name among several.
@@ -63,6 +66,18 @@ impl Setup {
         self
     }
 
+    /// Has it serve the HTTP API too; `more` are further lines of `[api]`.
+    pub fn api(mut self, more: &str) -> Self {
+        self.api = Some((free_address(), more.to_owned()));
+        self
+    }
+
+    /// Has it serve the HTTP API and do nothing else.
+    pub fn serve_only(mut self, more: &str) -> Self {
+        self.command = "serve";
+        self.api(more)
+    }
+
     /// Starts it, and returns once it says that it is ready.
     pub async fn start(self) -> Daemon {
         let daemon = self.start_unready();
@@ -74,15 +89,21 @@ impl Setup {
     pub fn start_unready(self) -> Daemon {
         let dir = TempDir::new().expect("a temporary folder");
         let listen = free_address();
+        let api = self.api.as_ref().map(|(address, more)| {
+            let unready = if more.contains("unready_ms") { "" } else { "unready_ms = 0" };
+            format!("[api]\nlisten = \"{address}\"\n{unready}\n{more}\n")
+        });
         let config = format!(
-            "[database]\nurl = \"{}\"\n[driver]\nname = \"{}\"\n{}\n[http]\nlisten = \"{listen}\"\n[log]\nlevel = \"info\"\n{}",
+            "[database]\nurl = \"{}\"\n[driver]\nname = \"{}\"\n{}\n[http]\nlisten = \"{listen}\"\n[log]\nlevel = \"info\"\n{}{}",
             self.url,
             self.name,
             self.driver.join("\n"),
+            api.unwrap_or_default(),
             self.endpoints
         );
         std::fs::write(dir.path().join("paylatchd.toml"), config).expect("write the configuration");
-        let mut daemon = Daemon { name: self.name, dir, listen, process: None };
+        let (name, command, api) = (self.name, self.command, self.api.map(|(address, _)| address));
+        let mut daemon = Daemon { name, dir, listen, command, api, process: None };
         daemon.spawn();
         daemon
     }
@@ -95,6 +116,8 @@ pub struct Daemon {
     name: String,
     dir: TempDir,
     listen: SocketAddr,
+    command: &'static str,
+    api: Option<SocketAddr>,
 }
 
 impl Daemon {
@@ -106,6 +129,16 @@ impl Daemon {
     /// Where it serves `/metrics`, `/healthz` and `/readyz`.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.listen)
+    }
+
+    /// Where it serves the HTTP API, which it must have been told to.
+    pub fn api_address(&self) -> SocketAddr {
+        self.api.expect("the daemon serves the API")
+    }
+
+    /// A client of its API without a token.
+    pub fn client(&self) -> ApiClient {
+        ApiClient::new(self.api_address(), None)
     }
 
     /// kill -9.
@@ -127,9 +160,14 @@ impl Daemon {
 
     /// Waits until it says that it is ready.
     pub async fn ready(&self) {
+        paylatchd::endpoint::install_crypto();
         let url = format!("{}/readyz", self.base_url());
         let what = format!("daemon {} is ready", self.name);
         eventually(&what, SOON, async || reqwest::get(&url).await.ok().filter(|r| r.status().is_success())).await;
+        if let Some(address) = self.api {
+            let connected = async || tokio::net::TcpStream::connect(address).await.ok();
+            eventually("it serves the API", SOON, connected).await;
+        }
     }
 
     /// Its metrics, in Prometheus' text format.
@@ -140,7 +178,7 @@ impl Daemon {
 
     fn spawn(&mut self) {
         let mut command = Command::new(paylatchd());
-        command.arg("run").arg("--config").arg(self.config());
+        command.arg(self.command).arg("--config").arg(self.config());
         self.process = Some(Process::spawn(&self.name, &mut command, &self.dir.path().join("log")));
     }
 

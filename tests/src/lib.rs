@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod cluster;
 pub mod daemon;
 pub mod database;
@@ -17,6 +18,7 @@ pub mod simulator;
 pub mod stage;
 pub mod wait;
 
+pub use api::ApiClient;
 pub use cluster::Cluster;
 pub use daemon::Daemon;
 pub use database::Database;

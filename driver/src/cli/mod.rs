@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::api::openapi;
 use crate::config::{Config, Log, LogFormat};
 use crate::demo::{self, DemoArgs};
 use crate::error::Error;
@@ -40,6 +41,10 @@ enum Command {
     Migrate,
     /// Carry payments out, until SIGTERM or SIGINT
     Run,
+    /// Serve the HTTP API alone, until SIGTERM or SIGINT; `run` serves it too where api.listen is set
+    Serve,
+    /// Print the OpenAPI document of the HTTP API
+    Openapi,
     /// Look at the database, the configuration and the way between them; exit 1 on an error
     Doctor,
     /// Check every rule of "Never" against the data; exit 1 if one is broken
@@ -99,10 +104,14 @@ async fn dispatch(cli: Cli) -> Result<(), Error> {
             log_to_stderr(None);
             Ok(simulate::run(arguments, shutdown::on_signals()?).await?)
         }
-        Command::Run => {
+        Command::Openapi => {
+            print!("{}", openapi::text());
+            Ok(())
+        }
+        Command::Run | Command::Serve => {
             let config = load()?;
             log_to_stderr(Some(&config.log));
-            run::run(config).await
+            if matches!(command, Command::Run) { run::run(config).await } else { run::serve(config).await }
         }
         other => {
             log_to_stderr(None);
@@ -113,7 +122,9 @@ async fn dispatch(cli: Cli) -> Result<(), Error> {
                 Command::Verify => verify::run(&config).await,
                 Command::Demo(arguments) => demo::run(arguments, &config).await,
                 Command::Flow(FlowCommand::Show { which }) => flow::show(&config, &which).await,
-                Command::Config { .. } | Command::Simulate(_) | Command::Run => Ok(()),
+                Command::Config { .. } | Command::Simulate(_) | Command::Run | Command::Serve | Command::Openapi => {
+                    Ok(())
+                }
             }
         }
     }

@@ -1,10 +1,14 @@
-//! `paylatchd run`: the daemon.
+//! `paylatchd run`: the daemon, and `paylatchd serve`: the HTTP API alone.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::api;
 use crate::config::Config;
 use crate::db::Db;
 use crate::dispatch::Adapters;
@@ -12,38 +16,129 @@ use crate::error::{Class, Error};
 use crate::pace::Backoff;
 use crate::{compat, http, scanner, shutdown, worker};
 
-/// Works until a signal. Serves HTTP from the start, so that it can be seen waiting for its database.
+/// Works until a signal, and serves the API where `api.listen` is set.
 pub async fn run(config: Config) -> Result<(), Error> {
-    let name = config.driver_name();
-    let db = Db::open(&config.database, &name)?;
-    let adapters = Arc::new(Adapters::open(&config)?);
-    let shutdown = shutdown::on_signals()?;
-    // HTTP outlives the wish to stop: whoever watches can see the daemon finish its work.
-    let done = CancellationToken::new();
-    let serving = match config.http.listen.0 {
-        Some(address) => {
-            let listener = http::bind(address).await?;
-            let address = listener.local_addr().unwrap_or(address);
-            tracing::info!(%address, "serving /healthz, /readyz and /metrics");
-            Some(tokio::spawn(http::serve(listener, db.clone(), Arc::clone(&adapters), shutdown.clone(), done.clone())))
-        }
-        None => None,
-    };
-    if wait_for_database(&config, &shutdown).await? {
-        tracing::info!(driver = name, version = compat::BINARY, "working");
+    let process = Process::begin(&config)?;
+    let probes = process.probes().await?;
+    let api = process.bind_api(config.api.listen.0).await?;
+    if process.wait_for_database().await? {
+        tracing::info!(driver = process.name, version = compat::BINARY, "working");
         warn_of_tight_leases(&config);
+        let shutdown = process.shutdown.clone();
         let tick = Duration::from_millis(config.driver.tick_ms);
-        let ticking = tokio::spawn(scanner::run(db.clone(), tick, shutdown.clone()));
-        worker::run(db.clone(), adapters, (&config.driver).into(), shutdown).await?;
+        let ticking = tokio::spawn(scanner::run(process.db.clone(), tick, shutdown.clone()));
+        let working = worker::run(process.db.clone(), Arc::clone(&process.adapters), (&config.driver).into(), shutdown);
+        // Neither goes on without the other: a daemon that does half of its work looks healthy and is not.
+        let serving = process.stop_on_error(process.serve_api(api));
+        let (worked, served) = tokio::join!(process.stop_on_error(working), serving);
         ticking.await?;
+        worked.and(served)?;
     }
-    done.cancel();
-    if let Some(serving) = serving {
-        serving.await??;
+    process.end(probes).await
+}
+
+/// Serves the API until a signal. Payments are carried out here only while a client waits for them.
+pub async fn serve(config: Config) -> Result<(), Error> {
+    let process = Process::begin(&config)?;
+    let probes = process.probes().await?;
+    let api = process.bind_api(Some(config.api.serve_address())).await?;
+    if process.wait_for_database().await? {
+        process.serve_api(api).await?;
     }
-    db.close().await;
-    tracing::info!("stopped");
-    Ok(())
+    process.end(probes).await
+}
+
+type Probes = Option<JoinHandle<Result<(), Error>>>;
+
+/// What both have.
+struct Process<'a> {
+    config: &'a Config,
+    name: String,
+    db: Db,
+    adapters: Arc<Adapters>,
+    shutdown: CancellationToken,
+    /// The probes outlive the wish to stop: whoever watches can see the daemon finish its work.
+    done: CancellationToken,
+}
+
+impl<'a> Process<'a> {
+    fn begin(config: &'a Config) -> Result<Self, Error> {
+        let name = config.driver_name();
+        Ok(Self {
+            db: Db::open(&config.database, &name)?,
+            adapters: Arc::new(Adapters::open(config)?),
+            shutdown: shutdown::on_signals()?,
+            done: CancellationToken::new(),
+            config,
+            name,
+        })
+    }
+
+    /// Serves health and metrics from the start, so that the daemon can be seen waiting for its database.
+    async fn probes(&self) -> Result<Probes, Error> {
+        let Some(address) = self.config.http.listen.0 else { return Ok(None) };
+        let listener = http::bind(address).await?;
+        let address = listener.local_addr().unwrap_or(address);
+        tracing::info!(%address, "serving /healthz, /readyz and /metrics");
+        let (db, adapters) = (self.db.clone(), Arc::clone(&self.adapters));
+        Ok(Some(tokio::spawn(http::serve(listener, db, adapters, self.shutdown.clone(), self.done.clone()))))
+    }
+
+    async fn bind_api(&self, address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
+        match address {
+            Some(address) => api::bind(address).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn serve_api(&self, listener: Option<TcpListener>) -> Result<(), Error> {
+        match listener {
+            Some(listener) => {
+                api::serve(listener, self.config, Arc::clone(&self.adapters), self.shutdown.clone()).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn stop_on_error(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let done = work.await;
+        if done.is_err() {
+            self.shutdown.cancel();
+        }
+        done
+    }
+
+    async fn end(self, probes: Probes) -> Result<(), Error> {
+        self.done.cancel();
+        if let Some(probes) = probes {
+            probes.await??;
+        }
+        self.db.close().await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    /// Waits until the database answers and belongs to this binary. False: the wish to stop came first.
+    async fn wait_for_database(&self) -> Result<bool, Error> {
+        let mut backoff = Backoff::default();
+        loop {
+            let checked = tokio::select! {
+                checked = check(self.config) => checked,
+                () = self.shutdown.cancelled() => return Ok(false),
+            };
+            let error = match checked {
+                Ok(()) => return Ok(true),
+                Err(error) if error.class() == Class::Retry => error,
+                Err(error) => return Err(error),
+            };
+            let pause = backoff.after_error();
+            tracing::warn!(%error, "waiting for the database");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.shutdown.cancelled() => return Ok(false),
+            }
+        }
+    }
 }
 
 async fn check(config: &Config) -> Result<(), Error> {
@@ -51,28 +146,6 @@ async fn check(config: &Config) -> Result<(), Error> {
     let checked = compat::check(&db).await;
     db.close().await;
     checked
-}
-
-/// Waits until the database answers and belongs to this binary. False: the wish to stop came first.
-async fn wait_for_database(config: &Config, shutdown: &CancellationToken) -> Result<bool, Error> {
-    let mut backoff = Backoff::default();
-    loop {
-        let checked = tokio::select! {
-            checked = check(config) => checked,
-            () = shutdown.cancelled() => return Ok(false),
-        };
-        let error = match checked {
-            Ok(()) => return Ok(true),
-            Err(error) if error.class() == Class::Retry => error,
-            Err(error) => return Err(error),
-        };
-        let pause = backoff.after_error();
-        tracing::warn!(%error, "waiting for the database");
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = shutdown.cancelled() => return Ok(false),
-        }
-    }
 }
 
 /// A lease that a slow call outlives is safe, but its answer then comes too late to count.

@@ -4,6 +4,7 @@
 //! key that does not exist is an error, not ignored; an error names the key and says what to do; neither an error nor
 //! a `Debug` shows a secret.
 
+mod api;
 mod keys;
 mod secret;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use tracing_subscriber::EnvFilter;
 
+pub use self::api::Api;
 pub use self::secret::Secret;
 use crate::business::BusinessAdapter;
 use crate::endpoint::EndpointSettings;
@@ -33,9 +35,12 @@ pub struct Config {
     /// How this daemon works.
     #[config(nested)]
     pub driver: Driver,
-    /// What it serves.
+    /// What it serves to those who watch it.
     #[config(nested)]
     pub http: Http,
+    /// What it serves to merchants.
+    #[config(nested)]
+    pub api: Api,
     /// What it says, on standard error.
     #[config(nested)]
     pub log: Log,
@@ -96,7 +101,7 @@ pub struct Driver {
     pub shutdown_grace_ms: u64,
 }
 
-/// What it serves.
+/// What it serves to those who watch it.
 #[derive(Debug, Clone, confique::Config)]
 pub struct Http {
     /// Where `/healthz`, `/readyz` and `/metrics` are served; "off" for nowhere. They ask for no password: keep
@@ -264,6 +269,7 @@ impl Config {
         within("driver.poll_min_ms", poll_min_ms, 1, poll_max_ms)?;
         within("driver.tick_ms", tick_ms, 100, 600_000)?;
         within("driver.shutdown_grace_ms", self.driver.shutdown_grace_ms, 0, 600_000)?;
+        self.api.check()?;
         if self.driver.name.as_ref().is_some_and(|name| name.is_empty() || name.len() > 64) {
             return Err(ConfigError::new("driver.name", "must have 1 to 64 characters; leave it out for host and pid"));
         }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paylatch_core::late::Disposition;
@@ -14,15 +15,17 @@ use serde::Serialize;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::QueryAs;
 use sqlx::types::Json;
-use sqlx::{FromRow, PgConnection, PgPool, Postgres, Row};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres, Row};
 use time::OffsetDateTime;
 
 use crate::config;
 use crate::error::Error;
 use crate::evidence::{Evidence, Handout};
 
+mod api;
 mod demo;
 
+pub use self::api::KnownToken;
 pub use self::demo::{LostAnswers, Standing};
 
 /// Names the first statement of a session in errors.
@@ -35,6 +38,8 @@ pub struct Db {
     driver: String,
     timeout: Duration,
     transaction_pooling: bool,
+    /// What a transaction behind a pooler begins with; a session of our own was opened with it.
+    transaction_limits: Option<Arc<str>>,
 }
 
 /// What became of one piece of evidence.
@@ -146,7 +151,8 @@ impl Db {
             // every command a round trip.
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Self { pool, driver: driver.to_owned(), timeout, transaction_pooling: settings.transaction_pooling })
+        let transaction_pooling = settings.transaction_pooling;
+        Ok(Self { pool, driver: driver.to_owned(), timeout, transaction_pooling, transaction_limits: None })
     }
 
     /// The same, after trying the way there once: a pool that cannot connect says no more than that it waited.
@@ -373,6 +379,9 @@ impl Db {
             }
             // A transaction keeps one backend, so that what is prepared is there when it is executed.
             let mut transaction = self.pool.begin().await?;
+            if let Some(limits) = &self.transaction_limits {
+                sqlx::raw_sql(AssertSqlSafe(&**limits)).execute(&mut *transaction).await?;
+            }
             let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
             transaction.commit().await?;
             Ok(rows)

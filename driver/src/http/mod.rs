@@ -22,6 +22,9 @@ use crate::error::Error;
 /// At the end: how long requests under way may still take.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+/// The media type of metrics.
+pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// What the handlers look at.
 #[derive(Clone)]
 struct Served {
@@ -75,10 +78,14 @@ async fn readyz(State(served): State<Served>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(served): State<Served>) -> impl IntoResponse {
-    let samples = served.db.metrics().await;
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], metrics_text(&served.db, &served.adapters).await)
+}
+
+/// What this process counts, and what the database measures if it answers.
+pub async fn metrics_text(db: &Db, adapters: &Adapters) -> String {
+    let samples = db.metrics().await;
     if let Err(error) = &samples {
         tracing::warn!(%error, "the database gave no metrics");
     }
-    let text = served.adapters.metrics().text(samples.as_deref().ok());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    adapters.metrics().text(samples.as_deref().ok())
 }

@@ -1,0 +1,3 @@
+//! The HTTP API of a real `paylatchd` over loopback.
+
+mod server;
