@@ -79,3 +79,32 @@ from paylatch.webhook_event
 where received_at > paylatch.clock() - interval '5 minutes' or applied_at is null
 group by channel, 2;
 comment on view paylatch.stat_webhook is 'Webhook events of the last five minutes by what they did, and all that wait or failed, however old.';
+
+-- One probe a sink and gap, never a scan. Ids that belong to no event count as behind until their gap is closed.
+create view paylatch.stat_outbox as
+select s.sink, q.drawn - d.ids as behind,
+       coalesce(greatest(0, extract(epoch from paylatch.clock() - x.at)), 0)::float8 as oldest_age_s,
+       (select count(*) from paylatch.outbox_retry r where r.sink = s.sink) as retrying,
+       (select count(*) from paylatch.dead_letter l where l.sink = s.sink) as dead,
+       case when s.lease_until > paylatch.clock() then s.relay end as relay,
+       (select count(*) - 1 from unnest('{[1,)}'::int8multirange - s.done)) as gaps
+from paylatch.outbox_sink s
+cross join (select case when is_called then last_value else 0 end as drawn from paylatch.outbox_id_seq) q
+cross join lateral (select coalesce(sum(upper(u) - lower(u)), 0)::bigint as ids from unnest(s.done) u) d
+left join lateral (
+    select o.outbox_id, o.at from unnest('{[1,)}'::int8multirange - s.done) g
+    cross join lateral (select o.outbox_id, o.at from paylatch.outbox o
+                        where o.outbox_id >= lower(g) and o.outbox_id < coalesce(upper(g), 9223372036854775807)
+                        order by o.outbox_id limit 1) o
+    order by o.outbox_id limit 1) x on true;
+comment on view paylatch.stat_outbox is 'How far each sink is: events to publish, the age of the oldest one in seconds, retries, dead letters, who publishes.';
+
+create view paylatch.undelivered as
+select r.sink, 'retrying' as state, paylatch.event_id(o.flow_id, o.type, o.ref_id, o.version) as event_id, o.type, o.flow_id,
+       r.tries, r.error, r.due_at, null::timestamptz as died_at, null::json as envelope
+from paylatch.outbox_retry r join paylatch.outbox o using (outbox_id)
+union all
+select l.sink, 'dead', l.envelope ->> 'event_id', l.envelope ->> 'type', (l.envelope ->> 'key')::bigint, l.tries, l.error,
+       null, l.died_at, l.envelope
+from paylatch.dead_letter l;
+comment on view paylatch.undelivered is 'Events that a sink''s counterparty refused: those that are tried again, and dead letters.';

@@ -26,7 +26,8 @@ grant execute on function
     paylatch.version(), paylatch.clock(), paylatch.can_transition(text, text), paylatch.state_diagram(),
     paylatch.client_status(text, boolean), paylatch.format_money(bigint, integer, text),
     paylatch.minor_unit_digits(text), paylatch.trade_order_no(text, text, bigint), paylatch.refund_order_no(text),
-    paylatch.flow_id_of(text), paylatch.is_terminal(text), paylatch.transitions()
+    paylatch.flow_id_of(text), paylatch.is_terminal(text), paylatch.transitions(),
+    paylatch.event_id(bigint, text, bigint, bigint)
 to paylatch_app, paylatch_driver, paylatch_operator, paylatch_approver, paylatch_auditor;
 
 grant execute on function
@@ -54,3 +55,13 @@ to paylatch_auditor, paylatch_approver;
 grant select on all tables in schema paylatch to paylatch_auditor;
 grant select on paylatch.transition, paylatch.unfinished, paylatch.stat_flow, paylatch.stat_entry, paylatch.stat_call,
     paylatch.stat_queue, paylatch.stat_channel, paylatch.stat_task, paylatch.stat_webhook to paylatch_operator;
+
+-- Events: whoever publishes them, whoever says where they go.
+grant execute on function
+    paylatch.claim_events(text, text, integer, integer),
+    paylatch.settle_events(text, text, bigint, bigint[], jsonb, boolean)
+to paylatch_driver;
+grant execute on function
+    paylatch.add_sink(text, boolean), paylatch.drop_sink(text), paylatch.redeliver(text, text)
+to paylatch_operator;
+grant select on paylatch.stat_outbox, paylatch.undelivered to paylatch_operator;

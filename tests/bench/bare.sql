@@ -1,4 +1,4 @@
--- The floor: the same rows as a payment's whole life (order, flow, job, four log rows; charge and done), written in sets
+-- The floor: the same rows as a payment's whole life (order, flow, job, four log rows, six events; charge and done), written in sets
 -- by plain SQL. No guard, no decision, no evidence, no hash: what PostgreSQL itself costs.
 
 drop schema if exists bare cascade;
@@ -7,6 +7,7 @@ create schema bare;
 create sequence bare.order_id_seq;
 create sequence bare.flow_id_seq;
 create sequence bare.lease_token_seq;
+create sequence bare.outbox_id_seq;
 
 create table bare.pay_order (like paylatch.pay_order including defaults, primary key (order_id),
     unique (merchant_id, scene, user_id, biz_key)) with (fillfactor = 45);
@@ -17,6 +18,9 @@ create table bare.job (like paylatch.job including defaults, primary key (kind, 
 create index on bare.job (channel, lane, due_at);
 create table bare.transition_log (like paylatch.transition_log including defaults, primary key (kind, ref_id, version, at));
 create index on bare.transition_log using brin (at);
+create table bare.outbox (like paylatch.outbox);
+alter table bare.outbox alter outbox_id set default nextval('bare.outbox_id_seq');
+create index on bare.outbox (outbox_id);
 
 create function bare.create_set(p_scene text, p_user_base bigint, p_size integer) returns void language sql as $$
     with o as (
@@ -33,6 +37,11 @@ create function bare.create_set(p_scene text, p_user_base bigint, p_size integer
         returning flow_id
     ), j as (
         insert into bare.job (kind, ref_id, channel, lane, due_at) select 'flow', flow_id, 'null', 'new', now() from f
+    ), e as (
+        insert into bare.outbox (at, flow_id, ref_id, version, type, order_from)
+        select now(), flow_id, flow_id, 0, 'flow.wait_pay', null from f
+        union all
+        select now(), flow_id, flow_id, 1, 'order.processing', 'PENDING' from f
     )
     insert into bare.transition_log (kind, ref_id, version, at, to_status, source, actor, hash)
     select 'flow', flow_id, 0, now(), 'WAIT_PAY', 'API', 'bench', '\x00000000000000000000000000000000'::bytea from f
@@ -53,6 +62,7 @@ begin
     insert into bare.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action, hash)
     select 'flow', id, 1, now(), 'WAIT_PAY', 'PAYING', 'DRIVER', 'bench', 'CHARGE', '\x00000000000000000000000000000000'::bytea
     from unnest(v_ids) id;
+    insert into bare.outbox (at, flow_id, ref_id, version, type) select now(), id, id, 1, 'flow.paying' from unnest(v_ids) id;
     return v_ids;
 end $$;
 
@@ -67,13 +77,17 @@ begin
     select 'flow', id, 2, now(), 'PAYING', 'PAYED', 'DRIVER', 'bench', 'CHARGE', 'SUCCEEDED', 'null-' || id, 0,
            '\x00000000000000000000000000000000'::bytea
     from unnest(p_ids) id;
+    insert into bare.outbox (at, flow_id, ref_id, version, type) select now(), id, id, 2, 'flow.payed' from unnest(p_ids) id;
     update bare.pay_flow set status = 'BIZ_SUCCESS', version = version + 1, updated_at = now(), last_action = null,
            last_outcome = null
     where flow_id = any (p_ids);
     insert into bare.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, hash)
     select 'flow', id, 3, now(), 'PAYED', 'BIZ_SUCCESS', 'DRIVER', 'bench', '\x00000000000000000000000000000000'::bytea
     from unnest(p_ids) id;
+    insert into bare.outbox (at, flow_id, ref_id, version, type) select now(), id, id, 3, 'flow.biz_success' from unnest(p_ids) id;
     update bare.pay_order o set status = 'PAID', version = o.version + 1, updated_at = now(), paid_flow_id = f.flow_id
     from bare.pay_flow f where f.flow_id = any (p_ids) and o.order_id = f.order_id;
+    insert into bare.outbox (at, flow_id, ref_id, version, type, order_from)
+    select now(), id, id, 2, 'order.paid', 'PROCESSING' from unnest(p_ids) id;
     delete from bare.job where kind = 'flow' and ref_id = any (p_ids);
 end $$;

@@ -17,6 +17,7 @@ mod faults;
 mod guards;
 mod isolation;
 mod links;
+mod outbox;
 mod reference;
 mod roles;
 mod webhooks;

@@ -10,6 +10,7 @@ pub mod api;
 pub mod cluster;
 pub mod daemon;
 pub mod database;
+pub mod events;
 pub mod invariants;
 pub mod lines;
 pub mod payments;

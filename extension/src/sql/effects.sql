@@ -17,31 +17,55 @@ begin
 end $$;
 comment on function paylatch.refuse_direct() is 'Row guard of projections: refuses a direct change with 23514.';
 
+-- What an event is called: what became of a flow, order or refund, or that it stopped or goes on where it stands. Null:
+-- a version that is no news outside (a repeated question, a wish to cancel).
+create function paylatch.event_type(p_kind text, p_from text, p_to text, p_was_frozen boolean, p_frozen boolean)
+    returns text language sql immutable parallel safe as $$
+    select p_kind || '.' || case when p_from is distinct from p_to then lower(p_to collate "C")
+                                 when p_frozen and not p_was_frozen then 'frozen'
+                                 when p_was_frozen and not p_frozen then 'resumed' end
+$$;
+comment on function paylatch.event_type(text, text, text, boolean, boolean) is
+    'The type of the event that a change makes, as flow.paying or refund.frozen; null where it makes none. Rule 12.';
+
+-- Log and event in one statement, so that neither is there without the other (rule 12), in sets.
 create function paylatch.on_flow_insert_log() returns trigger language plpgsql as $$
 begin
+    with logged as (
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, null, n.status, paylatch.log_source(), paylatch.log_actor(),
            n.last_action, n.last_outcome, n.last_error_code,
            case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end, n.last_latency_ms,
            n.frozen_reason, n.log_hash
+    from new_row n)
+    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
+    select n.updated_at, n.flow_id, n.flow_id, n.version, paylatch.event_type('flow', null, n.status, false, false)
     from new_row n;
     return null;
 end $$;
-comment on function paylatch.on_flow_insert_log() is 'Logs new flows. Upholds rules 4 and 9.';
+comment on function paylatch.on_flow_insert_log() is 'Logs new flows, and writes their events. Upholds rules 4, 9 and 12.';
 
 create function paylatch.on_flow_update_log() returns trigger language plpgsql as $$
 begin
+    with logged as (
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, latency_ms, frozen_reason, hash)
     select 'flow', n.flow_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
            case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.last_latency_ms, n.frozen_reason, n.log_hash
-    from new_row n join old_row o using (flow_id);
+    from new_row n join old_row o using (flow_id))
+    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
+    select e.* from (
+        select n.updated_at, n.flow_id, n.flow_id, n.version,
+               paylatch.event_type('flow', o.status, n.status, o.frozen_reason is not null, n.frozen_reason is not null) as type
+        from new_row n join old_row o using (flow_id)) e
+    where e.type is not null;
     return null;
 end $$;
-comment on function paylatch.on_flow_update_log() is 'Logs every accepted change of a flow. Upholds rules 4 and 9.';
+comment on function paylatch.on_flow_update_log() is
+    'Logs every accepted change of a flow, and writes the events of edges, freezes and resumes. Upholds rules 4, 9 and 12.';
 
 create function paylatch.on_flow_insert_job() returns trigger language plpgsql as $$
 begin
@@ -134,29 +158,54 @@ comment on function paylatch.on_flow_update_aside() is 'Keeps the compensation b
 
 create function paylatch.on_refund_insert_log() returns trigger language plpgsql as $$
 begin
+    with logged as (
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, null, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
            case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
+    from new_row n)
+    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
+    select n.updated_at, n.flow_id, n.refund_id, n.version, paylatch.event_type('refund', null, n.status, false, false)
     from new_row n;
     return null;
 end $$;
-comment on function paylatch.on_refund_insert_log() is 'Logs new refunds. Upholds rules 4 and 9.';
+comment on function paylatch.on_refund_insert_log() is 'Logs new refunds, and writes their events. Upholds rules 4, 9 and 12.';
 
 create function paylatch.on_refund_update_log() returns trigger language plpgsql as $$
 begin
+    with logged as (
     insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
                                          outcome, code, request_id, frozen_reason, hash)
     select 'refund', n.refund_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
            paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
            case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
            n.frozen_reason, n.log_hash
-    from new_row n join old_row o using (refund_id);
+    from new_row n join old_row o using (refund_id))
+    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
+    select e.* from (
+        select n.updated_at, n.flow_id, n.refund_id, n.version,
+               paylatch.event_type('refund', o.status, n.status, o.frozen_reason is not null, n.frozen_reason is not null) as type
+        from new_row n join old_row o using (refund_id)) e
+    where e.type is not null;
     return null;
 end $$;
-comment on function paylatch.on_refund_update_log() is 'Logs every change of a refund. Upholds rules 4 and 9.';
+comment on function paylatch.on_refund_update_log() is
+    'Logs every change of a refund, and writes the events of edges, freezes and resumes. Upholds rules 4, 9 and 12.';
+
+-- Orders have no log: what their events cannot read from one, they carry.
+create function paylatch.on_order_update_event() returns trigger language plpgsql as $$
+begin
+    insert into paylatch.outbox (at, flow_id, ref_id, version, type, order_from, order_refunded)
+    select n.updated_at, coalesce(n.live_flow_id, o.live_flow_id, n.paid_flow_id), n.order_id, n.version,
+           'order.' || lower(n.status collate "C"), o.status, nullif(n.refunded_amount, 0)
+    from new_row n join old_row o using (order_id)
+    where (n.status, n.refunded_amount) is distinct from (o.status, o.refunded_amount);
+    return null;
+end $$;
+comment on function paylatch.on_order_update_event() is
+    'Writes the events of orders, under the flow that caused the change: every change of status or refunded_amount. Upholds rule 12.';
 
 create function paylatch.guard_job_delete() returns trigger language plpgsql as $$
 declare

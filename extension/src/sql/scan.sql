@@ -160,11 +160,13 @@ begin
             v_says ->> 'overdue';
     end if;
     v_says := v_says || coalesce(jsonb_build_object('maintain', paylatch.maintain(caller, v_now)), '{}');
+    -- Last, since it may hold a lock that keeps payments out until we commit.
+    v_says := v_says || paylatch.keep_outbox(v_now);
     perform paylatch.end_task('scan', v_period, v_says);
     return v_says;
 end $$;
 comment on function paylatch.scan(text) is
-    'The scanner''s minute: takes every due flow that needs nobody outside to its end (deadlines, cancelled before sending, business modes sql and none), applies webhook events that waited, mends missing jobs, recounts calls under way, keeps the ledger. Returns what it saw. caller: who runs it. Errors: PL007. Upholds rule 6.';
+    'The scanner''s minute: takes every due flow that needs nobody outside to its end (deadlines, cancelled before sending, business modes sql and none), applies webhook events that waited, mends missing jobs, recounts calls under way, makes and drops days of the outbox, keeps the ledger. Returns what it saw. caller: who runs it. Errors: PL007. Upholds rule 6.';
 
 create function paylatch.tick(driver text) returns jsonb
     language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

@@ -63,3 +63,8 @@ create type paylatch.handout as (
     flow_id bigint, lease_token bigint, version bigint, action text, channel text, scene text, business_target text,
     order_no text, refund_no text, merchant_id text, user_id text, biz_key text, attempt_no integer, amount bigint,
     currency text, valid_until timestamptz, send_within_ms integer, payload jsonb);
+
+-- One event, whole. envelope is what is published.
+create type paylatch.event as (
+    outbox_id bigint, event_id text, type text, flow_id bigint, merchant_id text, version bigint, at timestamptz,
+    envelope json);

@@ -16,6 +16,7 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('pay_order', 't05_projection_only', 'BEFORE UPDATE', 'FOR EACH ROW WHEN ((pg_trigger_depth() = 0))', 'refuse_direct'),
         ('pay_order', 't10_guard', 'BEFORE INSERT OR DELETE OR UPDATE', 'FOR EACH ROW', 'guard_order'),
         ('pay_order', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('pay_order', 't90_outbox', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_order_update_event'),
         ('pay_flow', 't10_guard', 'BEFORE INSERT OR DELETE OR UPDATE', 'FOR EACH ROW', 'guard_flow'),
         ('pay_flow', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('pay_flow', 't50_log_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_flow_insert_log'),
@@ -39,12 +40,20 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('incident', 't10_guard', 'BEFORE DELETE', 'FOR EACH ROW', 'guard_append_only'),
         ('incident', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('late_report', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
-        ('late_report', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate')
+        ('late_report', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('outbox', 't05_by_triggers_only', 'BEFORE INSERT', 'FOR EACH STATEMENT WHEN ((pg_trigger_depth() = 0))', 'refuse_direct'),
+        ('outbox', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
+        ('outbox', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('outbox_sink', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('dead_letter', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate')
+    ), of_partitions(parent, trigger_name, fires, how, function_name) as (
+        select e.* from expected e where e.table_name in ('transition_log', 'outbox') and e.trigger_name <> 't05_by_triggers_only'
+        union all
+        values ('outbox', 't05_by_triggers_only', 'BEFORE INSERT', 'FOR EACH STATEMENT', 'refuse_direct')
     ), wanted as (
         select ('paylatch.' || e.table_name)::regclass as relation, e.* from expected e
         union all
-        select i.inhrelid::regclass, e.* from pg_inherits i cross join expected e
-        where i.inhparent = to_regclass('paylatch.transition_log') and e.table_name = 'transition_log'
+        select i.inhrelid::regclass, e.* from of_partitions e join pg_inherits i on i.inhparent = to_regclass('paylatch.' || e.parent)
     )
     select w.relation || '.' || w.trigger_name || case
                when t.oid is null then ' is missing'
@@ -73,6 +82,10 @@ create function paylatch.verify_constraints() returns setof text language sql st
         ('transition_log', 'transition_log_pkey', 'PRIMARY KEY (kind, ref_id, version, at)'),
         ('webhook_event', 'one_event_per_id', 'PRIMARY KEY (channel, event_id)'),
         ('armed', 'one_row', 'CHECK (only_row)'),
+        ('outbox_policy', 'one_outbox_policy', 'CHECK (only_row)'),
+        ('outbox_sink', 'outbox_sink_pkey', 'PRIMARY KEY (sink)'),
+        ('outbox_retry', 'outbox_retry_pkey', 'PRIMARY KEY (sink, outbox_id)'),
+        ('dead_letter', 'dead_letter_pkey', 'PRIMARY KEY (sink, outbox_id)'),
         ('scene', 'biz_grace_exceeds_timeout', 'CHECK ((biz_grace_ms > business_timeout_ms))'),
         ('flow_status', 'flow_status_known', $c$CHECK ((VALUE = ANY (ARRAY['WAIT_PAY'::text, 'PAYING'::text, 'PAYED'::text, 'BIZ_SUCCESS'::text, 'REFUNDING'::text, 'REFUNDED'::text, 'PAY_FAIL'::text])))$c$),
         ('order_status', 'order_status_known', $c$CHECK ((VALUE = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text, 'PAID'::text, 'REFUNDED'::text])))$c$),
@@ -86,8 +99,13 @@ create function paylatch.verify_constraints() returns setof text language sql st
     left join pg_constraint c on c.conname = e.constraint_name and c.connamespace = 'paylatch'::regnamespace
          and (c.conrelid = to_regclass('paylatch.' || e.owner) or c.contypid = to_regtype('paylatch.' || e.owner))
     where c.oid is null or pg_get_constraintdef(c.oid) <> e.definition
+    union all
+    -- Event ids are drawn in the transaction that uses them, upwards, each once.
+    select 'outbox_id_seq has a cache, a cycle or a step' from pg_sequence q
+    where q.seqrelid = to_regclass('paylatch.outbox_id_seq') and (q.seqcache, q.seqcycle, q.seqincrement) <> (1, false, 1)
 $$;
-comment on function paylatch.verify_constraints() is 'Constraints of tables and domains that are missing, not validated, or replaced under their names.';
+comment on function paylatch.verify_constraints() is
+    'Constraints of tables and domains that are missing, not validated, or replaced under their names; and a sequence of events that could skip one.';
 
 create function paylatch.verify_guards() returns table (name text, ok boolean, broken bigint, detail text)
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -237,6 +255,48 @@ begin
 end $$;
 comment on function paylatch.verify_log() is 'Rules 4 and 9: how many log rows or flows break each, and one of them.';
 
+-- Events and what happened, one to one, as far back as events are kept. A flow's and a refund's versions are in the log;
+-- of an order each version is an event, and the newest one is how the order stands.
+create function paylatch.verify_events() returns table (rule integer, name text, broken bigint, detail text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    v_from timestamptz := (select p.kept_from from paylatch.outbox_policy p);
+begin
+    return query
+    with happened as (
+        select l.kind, l.ref_id, l.version, l.at,
+               paylatch.event_type(l.kind, l.from_status, l.to_status, lag(l.frozen_reason) over w is not null,
+                                   l.frozen_reason is not null) as type
+        from paylatch.transition_log l window w as (partition by l.kind, l.ref_id order by l.version, l.at)
+    ), written as (
+        select split_part(x.type, '.', 1) as kind, x.ref_id, x.version, x.at, x.type, count(*) as copies
+        from paylatch.outbox x where x.at >= v_from and x.type not like 'order.%' group by x.ref_id, x.version, x.at, x.type
+    ), orders as (
+        select x.ref_id, min(x.version) as low, max(x.version) as high, count(*) as events,
+               (array_agg(row (x.type, coalesce(x.order_refunded, 0), x.at)::text order by x.version desc))[1] as newest
+        from paylatch.outbox x where x.at >= v_from and x.type like 'order.%' group by x.ref_id
+    )
+    select 12, 'an event if and only if its transition', count(*), min(x.says) from (
+        select case when w.copies is null then format('%s %s version %s: no event %s', h.kind, h.ref_id, h.version, h.type)
+                    when w.copies > 1 then format('%s %s version %s: %s events', w.kind, w.ref_id, w.version, w.copies)
+                    else format('%s %s version %s: %s did not happen', w.kind, w.ref_id, w.version, w.type) end as says
+        from (select * from happened where at >= v_from and type is not null) h
+        full join written w using (kind, ref_id, version, at, type)
+        where w.copies is null or h.type is null or w.copies > 1
+        union all
+        select format('order %s, version %s: %s events, %s to %s, the newest %s', coalesce(o.order_id, e.ref_id), o.version,
+                      coalesce(e.events, 0), e.low, e.high, e.newest)
+        from (select * from paylatch.pay_order where version > 0 and updated_at >= v_from) o
+        full join orders e on e.ref_id = o.order_id
+        where o.order_id is null or e.ref_id is null or e.high <> o.version or e.events <> e.high - e.low + 1
+           or (e.low > 1 and o.created_at >= v_from)
+           or e.newest <> row ('order.' || lower(o.status collate "C"), o.refunded_amount, o.updated_at)::text
+        union all
+        select format('event number %s is used %s times', x.outbox_id, count(*)) from paylatch.outbox x
+        group by x.outbox_id having count(*) > 1) x;
+end $$;
+comment on function paylatch.verify_events() is 'Rule 12: how many events are missing, doubled or invented, and one of them, since outbox_policy.kept_from.';
+
 create function paylatch.verify_access() returns table (rule integer, name text, broken bigint, detail text)
     language sql stable set search_path = pg_catalog, pg_temp as $$
     select 11, 'roles call functions; none writes a table', count(*), min(format('%s may %s %s', r.role, p.privilege, c.oid::regclass))
@@ -258,8 +318,8 @@ begin
         select * from paylatch.verify_rows()
         union all select * from paylatch.verify_log()
         union all select * from paylatch.verify_access()
-        union all select 8, 'one idempotency key, one flow or refund', 0, 'no idempotency keys are kept by this version'
-        union all select 12, 'an event if and only if its transition', 0, 'no events are kept by this version') x
+        union all select * from paylatch.verify_events()
+        union all select 8, 'one idempotency key, one flow or refund', 0, 'no idempotency keys are kept by this version') x
     order by x.rule;
     return query
     select 100 + (row_number() over ())::integer, g.name, g.ok, g.broken, g.detail from paylatch.verify_guards() g;

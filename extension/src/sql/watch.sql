@@ -43,6 +43,11 @@ begin
         ('webhooks_waiting', w.waiting::float8), ('webhooks_oldest_waiting_age_seconds', w.oldest_waiting_age_s)) x(name, value)
     where w.waiting > 0
     union all
+    select x.name, jsonb_build_object('sink', o.sink), x.value
+    from paylatch.stat_outbox o cross join lateral (values
+        ('events_behind', o.behind::float8), ('events_oldest_age_seconds', o.oldest_age_s),
+        ('events_retrying', o.retrying::float8), ('events_dead', o.dead::float8)) x(name, value)
+    union all
     select 'armed', '{}', paylatch.is_armed()::integer::float8;
 end $$;
 comment on function paylatch.metrics() is
@@ -55,10 +60,11 @@ begin
     return query
     select 'wallet', c.channel from paylatch.channel c
     union select 'business', s.business_target from paylatch.scene s where s.business_mode = 'http'
+    union select 'relay', o.sink from paylatch.outbox_sink o
     order by 1, 2;
 end $$;
 comment on function paylatch.policy_endpoints() is
-    'What a daemon''s configuration must be able to serve: every channel, and every http business target. Error: PL007.';
+    'What a daemon''s configuration must be able to serve: every channel (wallet), every http business target, every sink of events (relay). Error: PL007.';
 
 create function paylatch.schema_version() returns text
     language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -146,6 +152,19 @@ begin
         and to_regclass('paylatch.transition_log_' || to_char(paylatch.clock() at time zone 'UTC' + interval '1 month', 'YYYY_MM')) is not null;
     says := case when ok then 'made ahead' else 'missing; scan() makes them once a day' end;
     return next;
+    check_name := 'outbox partitions';
+    ok := not exists (select from only paylatch.outbox_other)
+        and to_regclass('paylatch.outbox_' || to_char(paylatch.clock() at time zone 'UTC' + interval '1 day', 'YYYY_MM_DD')) is not null;
+    says := case when ok then 'made ahead' else 'missing; scan() makes them every minute' end;
+    return next;
+    for check_name, ok, says in
+        select 'events to ' || o.sink, o.oldest_age_s < 300 and o.dead = 0,
+               format('%s to publish, the oldest for %s s, %s retried, %s dead', o.behind, round(o.oldest_age_s::numeric), o.retrying, o.dead)
+               || case when o.oldest_age_s < 300 then '' else '; is a daemon with [relay.' || o.sink || '] running, and its broker?' end
+               || case when o.dead = 0 then '' else '; select * from paylatch.undelivered, then paylatch.redeliver()' end
+        from paylatch.stat_outbox o order by o.sink loop
+        return next;
+    end loop;
 end $$;
 comment on function paylatch.doctor() is
-    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, webhook events that wait, partitions. level: how bad a check is where it is not ok. Error: PL007.';
+    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, webhook events that wait, partitions, how far events are behind. level: how bad a check is where it is not ok. Error: PL007.';

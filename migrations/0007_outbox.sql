@@ -1,0 +1,103 @@
+-- The outbox: one narrow row per event, written by triggers in the transaction of the change itself (rule 12), and who
+-- has published how far. Rows are only ever inserted, and leave with their day's partition.
+--
+-- No row says whether it was sent. Each sink keeps the ids it is done with as a multirange, and what is unsent lies in
+-- the gaps of that; so a late commit with a low id is found like any other row. Nothing here says what an event says
+-- either: events() builds that from the log row of (kind, ref_id, version, at) and from columns that never change.
+
+-- Cache 1, always: a session that kept ids in stock would use them after their gap was closed. verify() looks.
+create sequence paylatch.outbox_id_seq as bigint cache 1;
+
+create table paylatch.outbox (
+    outbox_id bigint not null default nextval('paylatch.outbox_id_seq'),
+    at timestamptz not null,
+    flow_id bigint not null,
+    ref_id bigint not null,
+    version bigint not null,
+    order_refunded bigint,
+    type text not null,
+    order_from text
+) partition by range (at);
+comment on table paylatch.outbox is 'Insert-only: one row per event, by day. Written by triggers alone; type is kind.what, as flow.paying.';
+comment on column paylatch.outbox.at is 'The time of the version, as the log row has it.';
+comment on column paylatch.outbox.flow_id is 'Whose event it is: events of one flow are published in order.';
+comment on column paylatch.outbox.ref_id is 'The flow, order or refund that changed.';
+comment on column paylatch.outbox.order_refunded is 'Order events: refunded_amount in this version, which no log keeps.';
+comment on column paylatch.outbox.order_from is 'Order events: the status before, which no log keeps.';
+create index outbox_by_id on paylatch.outbox (outbox_id);
+
+create trigger t05_by_triggers_only before insert on paylatch.outbox
+    for each statement when (pg_trigger_depth() = 0) execute function paylatch.refuse_direct();
+create trigger t10_guard before update or delete on paylatch.outbox
+    for each row execute function paylatch.guard_append_only();
+create trigger t11_no_truncate before truncate on paylatch.outbox
+    for each statement execute function paylatch.refuse_truncate();
+alter table paylatch.outbox enable always trigger t10_guard;
+create trigger t90_outbox after update on paylatch.pay_order referencing old table as old_row new table as new_row
+    for each statement execute function paylatch.on_order_update_event();
+
+create table paylatch.outbox_policy (
+    only_row boolean primary key default true constraint one_outbox_policy check (only_row),
+    retention_ms bigint not null default 604800000
+        constraint retention_bounded check (retention_ms between 3600000 and 31622400000),
+    kept_from timestamptz not null
+);
+comment on table paylatch.outbox_policy is 'How long events are kept after every sink has published them, and since when all of them are here.';
+comment on column paylatch.outbox_policy.retention_ms is 'A day''s events go once they are older than this and every sink is past them. For redelivery, and for sinks that begin in the past.';
+comment on column paylatch.outbox_policy.kept_from is 'Days before this one were dropped. Kept by scan().';
+insert into paylatch.outbox_policy (kept_from) values (date_trunc('day', paylatch.clock(), 'UTC'));
+
+create sequence paylatch.relay_token_seq as bigint;
+
+create table paylatch.outbox_sink (
+    sink text primary key
+        constraint sink_name check (sink ~ '^[a-z][a-z0-9_]{0,31}$'),
+    created_at timestamptz not null default paylatch.clock(),
+    created_by text not null,
+    max_tries integer not null default 10
+        constraint max_tries_positive check (max_tries between 1 and 1000),
+    retry_base_ms integer not null default 1000
+        constraint sink_retry_base_positive check (retry_base_ms between 1 and 3600000),
+    retry_max_ms integer not null default 300000
+        constraint sink_retry_max_bounded check (retry_max_ms between 1 and 86400000),
+    -- what changes
+    lease_token bigint,
+    lease_until timestamptz,
+    seen_id bigint,
+    seen_xid xid8,
+    relay text,
+    done int8multirange not null
+) with (fillfactor = 20);
+comment on table paylatch.outbox_sink is 'Where events go: its name is the key of [relay.NAME] in the daemon''s configuration. done has every id that needs no more work.';
+comment on column paylatch.outbox_sink.max_tries is 'So many failures of one event make it a dead letter.';
+comment on column paylatch.outbox_sink.seen_id is 'Ids up to this one had been drawn when seen_xid was the newest transaction; once all up to that have ended, ids still missing never come.';
+comment on column paylatch.outbox_sink.relay is 'Who holds the lease.';
+create trigger t11_no_truncate before truncate on paylatch.outbox_sink
+    for each statement execute function paylatch.refuse_truncate();
+
+create table paylatch.outbox_retry (
+    sink text not null references paylatch.outbox_sink on delete cascade,
+    outbox_id bigint not null,
+    flow_id bigint not null,
+    tries integer not null,
+    due_at timestamptz not null,
+    error text not null,
+    primary key (sink, outbox_id)
+);
+comment on table paylatch.outbox_retry is 'Events that a sink''s counterparty refused, until they are taken or dead. Later events of their flows wait.';
+create index outbox_retry_of_flow on paylatch.outbox_retry (sink, flow_id);
+
+create table paylatch.dead_letter (
+    sink text not null references paylatch.outbox_sink on delete cascade,
+    outbox_id bigint not null,
+    died_at timestamptz not null,
+    tries integer not null,
+    error text not null,
+    envelope json not null,
+    primary key (sink, outbox_id)
+);
+comment on table paylatch.dead_letter is 'Events that a sink gave up on, whole, so that they outlive their partition. redeliver() takes them out.';
+create trigger t11_no_truncate before truncate on paylatch.dead_letter
+    for each statement execute function paylatch.refuse_truncate();
+
+select paylatch.make_outbox_partitions(paylatch.clock());
