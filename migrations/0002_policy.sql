@@ -90,6 +90,8 @@ create table paylatch.scene (
         constraint slow_interval_positive check (slow_interval_ms between 1 and 2592000000),
     refund_max_failures integer not null default 3
         constraint refund_max_failures_positive check (refund_max_failures > 0),
+    refund_approval_above bigint
+        constraint refund_approval_not_negative check (refund_approval_above >= 0),
     entry_open boolean not null default true,
     constraint biz_grace_exceeds_timeout check (biz_grace_ms > business_timeout_ms),
     constraint retry_max_reaches_base check (retry_max_ms >= retry_base_ms)
@@ -99,6 +101,7 @@ comment on column paylatch.scene.order_prefix is 'First part of every order numb
 comment on column paylatch.scene.business_mode is 'sql: functions <target>_execute, _fact, _close in this database; http: [business.TARGET] of the daemon''s configuration; none: being charged is the whole business.';
 comment on column paylatch.scene.biz_grace_ms is 'After the deadline an execution may still be under way for so long; must exceed business_timeout_ms.';
 comment on column paylatch.scene.max_auto_retries is 'After so many tries in one state a flow moves to the slow interval and needs attention; while the business cannot be asked, it freezes.';
+comment on column paylatch.scene.refund_approval_above is 'Once a payment''s refunds come to more than this, in minor units, each further one waits for approve_refund(); null: none does, 0: all do.';
 comment on column paylatch.scene.entry_open is 'false: no new flow; flows under way still finish.';
 
 create table paylatch.asset (

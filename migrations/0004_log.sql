@@ -34,6 +34,7 @@ create table paylatch.incident (
     opened_at timestamptz not null default paylatch.clock(),
     kind text not null,
     flow_id bigint,
+    refund_id bigint,
     says text not null,
     detail jsonb,
     resolved_at timestamptz,
@@ -52,7 +53,8 @@ create table paylatch.late_report (
     action text,
     outcome text,
     code text,
-    request_id text
+    request_id text,
+    refund_id bigint
 );
 comment on table paylatch.late_report is 'Reports that came too late to decide: recorded, never applied.';
 create index late_report_of_flow on paylatch.late_report (flow_id);

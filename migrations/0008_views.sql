@@ -25,6 +25,35 @@ join paylatch.scene s on s.scene = f.scene
 where j.kind = 'flow';
 comment on view paylatch.unfinished is 'Every flow that has not ended, with what it waits for.';
 
+create view paylatch.unfinished_refund as
+select r.refund_id, r.flow_id, o.merchant_id, f.scene, f.channel, r.kind, r.refund_order_no, r.amount, r.currency, r.status,
+       r.frozen_reason, r.retry_count, r.retry_count > s.max_auto_retries or r.frozen_reason is not null as needs_attention,
+       r.reason, r.requested_by, r.last_action, r.last_outcome, r.last_error_class, r.last_error_code, r.created_at, r.updated_at,
+       j.due_at, j.lease_holder, j.action as leased_action
+from paylatch.job j
+join paylatch.refund r on r.refund_id = j.ref_id
+join paylatch.pay_flow f using (flow_id)
+join paylatch.pay_order o using (order_id)
+join paylatch.scene s on s.scene = f.scene
+where j.kind = 'refund';
+comment on view paylatch.unfinished_refund is 'Every refund that has not ended and is no compensation, with what it waits for; REQUESTED ones wait for approve_refund().';
+
+create view paylatch.stat_refund as
+select channel, kind, currency, status, frozen_reason is not null as frozen, count(*) as refunds, sum(amount) as amount,
+       count(*) filter (where needs_attention) as need_attention,
+       extract(epoch from paylatch.clock() - min(created_at))::float8 as oldest_age_s
+from paylatch.unfinished_refund
+group by channel, kind, currency, status, frozen_reason is not null;
+comment on view paylatch.stat_refund is 'Unfinished refunds by state: number, money in minor units, age in seconds. REQUESTED ones wait for approval.';
+
+create view paylatch.stat_dispute as
+select f.channel, f.currency, count(*) as disputes, sum(d.amount)::bigint as amount,
+       extract(epoch from paylatch.clock() - min(d.opened_at))::float8 as oldest_age_s
+from paylatch.dispute d join paylatch.pay_flow f using (flow_id)
+where d.state = 'OPEN'
+group by f.channel, f.currency;
+comment on view paylatch.stat_dispute is 'Open disputes: number, money in minor units, age in seconds.';
+
 create view paylatch.stat_flow as
 select scene, channel, currency, status, frozen_reason is not null as frozen, count(*) as flows, sum(amount) as amount,
        count(*) filter (where needs_attention) as need_attention,
@@ -46,8 +75,11 @@ comment on view paylatch.stat_entry is 'How often each state was entered in the 
 create view paylatch.stat_call as
 select f.channel, l.action, l.outcome, count(*) as answers,
        percentile_cont(0.95) within group (order by l.latency_ms) as p95_latency_ms
-from paylatch.transition_log l join paylatch.pay_flow f on f.flow_id = l.ref_id
-where l.kind = 'flow' and l.at > paylatch.clock() - interval '5 minutes' and l.outcome is not null
+from paylatch.transition_log l
+-- A compensation's answers are in its flow's log.
+left join paylatch.refund r on l.kind = 'refund' and r.refund_id = l.ref_id
+join paylatch.pay_flow f on f.flow_id = case l.kind when 'flow' then l.ref_id else r.flow_id end
+where l.at > paylatch.clock() - interval '5 minutes' and l.outcome is not null and r.kind is distinct from 'COMPENSATION'
 group by f.channel, l.action, l.outcome;
 comment on view paylatch.stat_call is 'Outcome classes per channel and action that changed a row in the last five minutes.';
 

@@ -34,17 +34,23 @@ grant execute on function
     paylatch.create_pay_flow(text, text, text, bigint, text, text, timestamptz, jsonb),
     paylatch.create_pay_flows(jsonb), paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text),
     paylatch.get_pay_order(text, text, text, text), paylatch.cancel_pay_flow(bigint),
-    paylatch.advance(bigint, text), paylatch.explain(bigint)
+    paylatch.advance(bigint, text), paylatch.explain(bigint),
+    paylatch.request_refund(bigint, bigint, text, text, bigint, text, text),
+    paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text)
 to paylatch_app, paylatch_operator;
 
 grant execute on function
-    paylatch.claim_actions(text, integer, integer), paylatch.report_evidence(text, jsonb, integer),
-    paylatch.receive_webhooks(text, text, jsonb), paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
-    paylatch.explain(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_flow(bigint), paylatch.verify()
+    paylatch.claim_actions(text, integer, integer), paylatch.claim_flow(text, bigint, integer),
+    paylatch.report_evidence(text, jsonb, integer), paylatch.receive_webhooks(text, text, jsonb),
+    paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
+    paylatch.explain(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_flow(bigint), paylatch.verify(),
+    paylatch.request_refund(bigint, bigint, text, text, bigint, text, text),
+    paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text)
 to paylatch_driver;
 
 grant execute on function
     paylatch.resume_pay_flow(bigint, text), paylatch.freeze_pay_flow(bigint, text), paylatch.resolve_incident(bigint, text),
+    paylatch.resume_refund(bigint, text), paylatch.report_dispute(bigint, text, bigint, text),
     paylatch.replay_webhook(text, text), paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
 to paylatch_operator;
 
@@ -52,9 +58,13 @@ grant execute on function
     paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_order(text, text, text, text),
     paylatch.explain(bigint), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
 to paylatch_auditor, paylatch_approver;
+grant execute on function paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text) to paylatch_auditor, paylatch_approver;
+grant execute on function paylatch.approve_refund(bigint, text), paylatch.reject_refund(bigint, text) to paylatch_approver;
 grant select on all tables in schema paylatch to paylatch_auditor;
-grant select on paylatch.transition, paylatch.unfinished, paylatch.stat_flow, paylatch.stat_entry, paylatch.stat_call,
-    paylatch.stat_queue, paylatch.stat_channel, paylatch.stat_task, paylatch.stat_webhook to paylatch_operator;
+grant select on paylatch.unfinished_refund to paylatch_approver;
+grant select on paylatch.transition, paylatch.unfinished, paylatch.unfinished_refund, paylatch.stat_flow, paylatch.stat_refund,
+    paylatch.stat_dispute, paylatch.stat_entry, paylatch.stat_call, paylatch.stat_queue, paylatch.stat_channel,
+    paylatch.stat_task, paylatch.stat_webhook to paylatch_operator;
 
 -- Events: whoever publishes them, whoever says where they go.
 grant execute on function

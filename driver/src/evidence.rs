@@ -65,6 +65,22 @@ pub struct Handout {
     pub send_within: Duration,
     /// What the merchant attached; passed on, never read.
     pub payload: Option<serde_json::Value>,
+    /// The refund that it belongs to, where that is a row of its own: an after-sale refund, or that of a late charge. Then
+    /// `amount` and `refund_no` are the refund's.
+    pub refund_id: Option<i64>,
+    /// The wallet's own reference of the charge (or, for refund actions, of the refund), as far as it is known.
+    pub channel_ref: Option<String>,
+    /// The wallet's own reference of the charge, for refund actions.
+    pub charge_ref: Option<String>,
+    /// When this act was first announced: the provider's memory of the number runs from here.
+    pub sent_at: Option<OffsetDateTime>,
+}
+
+impl Handout {
+    /// What the database decides as one row: the flow, or one refund of it.
+    pub const fn row(&self) -> (i64, Option<i64>) {
+        (self.flow_id, self.refund_id)
+    }
 }
 
 /// Leaves out who pays and the payload: neither belongs in a log.
@@ -72,6 +88,7 @@ impl fmt::Debug for Handout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handout")
             .field("flow_id", &self.flow_id)
+            .field("refund_id", &self.refund_id)
             .field("lease_token", &self.lease_token)
             .field("version", &self.version)
             .field("action", &self.action.as_str())
@@ -155,6 +172,8 @@ impl Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     flow_id: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refund_id: Option<i64>,
     lease_token: i64,
     #[serde(serialize_with = "action_word")]
     action: Action,
@@ -180,6 +199,7 @@ impl Evidence {
         let answer = answer.for_action(handout.action);
         Self {
             flow_id: handout.flow_id,
+            refund_id: handout.refund_id,
             lease_token: handout.lease_token,
             action: handout.action,
             outcome: answer.outcome,
@@ -198,6 +218,11 @@ impl Evidence {
     /// The flow that it is about.
     pub const fn flow_id(&self) -> i64 {
         self.flow_id
+    }
+
+    /// The refund that it is about, where that is a row of its own.
+    pub const fn refund_id(&self) -> Option<i64> {
+        self.refund_id
     }
 
     /// The fencing token that it goes back under.
@@ -273,6 +298,10 @@ mod tests {
             valid_until: None,
             send_within: Duration::from_secs(20),
             payload: Some(serde_json::json!({"card": "4242"})),
+            refund_id: None,
+            channel_ref: None,
+            charge_ref: None,
+            sent_at: None,
         }
     }
 
@@ -294,6 +323,14 @@ mod tests {
                 "amount": 100, "currency": "CNY", "owner": null
             })
         );
+    }
+
+    #[test]
+    fn evidence_about_a_refund_says_which() {
+        let handout = Handout { refund_id: Some(3), ..handout(Action::Refund) };
+        assert_eq!(handout.row(), (7, Some(3)));
+        let evidence = Evidence::new(&handout, Answer::new(Outcome::Failed), Duration::ZERO, Duration::ZERO);
+        assert_eq!(serde_json::to_value(&evidence).unwrap()["refund_id"], 3);
     }
 
     #[test]

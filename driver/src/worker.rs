@@ -6,8 +6,8 @@
 //! and under load sets form by themselves.
 //!
 //! Invariants: an answer is held until the database has taken it, over any number of lost connections (lease tokens
-//! make reporting it twice harmless); one set never holds two answers about one flow; no call begins after the wish
-//! to stop; no statement waits for a call.
+//! make reporting it twice harmless); one set never holds two answers about one flow or refund; no call begins after the
+//! wish to stop; no statement waits for a call.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -238,13 +238,13 @@ impl<Q: Queue> Worker<Q> {
         });
     }
 
-    /// The oldest answers, no two about one flow: the database would reject the second.
+    /// The oldest answers, no two about one flow or refund: the database would reject the second.
     fn next_batch(&mut self) -> Vec<Carried> {
-        let mut flows = HashSet::new();
+        let mut rows = HashSet::new();
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
         while let Some(carried) = self.pending.pop_front() {
-            if batch.len() < self.report_limit && flows.insert(carried.handout.flow_id) {
+            if batch.len() < self.report_limit && rows.insert(carried.handout.row()) {
                 batch.push(carried);
             } else {
                 later.push_back(carried);
@@ -334,11 +334,11 @@ impl<Q: Queue> Worker<Q> {
                     tracing::info!("the database takes reports again");
                 }
                 self.report_limit = (self.report_limit * 2).min(REPORT_LIMIT);
-                let told: HashMap<_, _> = batch.iter().map(|carried| (carried.handout.flow_id, carried)).collect();
+                let told: HashMap<_, _> = batch.iter().map(|carried| (carried.handout.row(), carried)).collect();
                 let mut next = Vec::new();
                 for verdict in verdicts {
                     self.adapters.metrics().reported(verdict.disposition.as_str());
-                    report_log::verdict(&verdict, told.get(&verdict.flow_id).copied());
+                    report_log::verdict(&verdict, told.get(&(verdict.flow_id, verdict.refund_id)).copied());
                     next.extend(verdict.next);
                 }
                 if !next.is_empty() {
@@ -356,8 +356,8 @@ impl<Q: Queue> Worker<Q> {
         self.adapters.metrics().database_errors.inc();
         let lasting = error.class() != Class::Retry && error.advice().is_none();
         if lasting && batch.len() == 1 {
-            let flow_id = batch[0].handout.flow_id;
-            tracing::error!(flow_id, %error, "the database refuses this answer; the flow asks again after its lease");
+            let (flow_id, refund_id) = batch[0].handout.row();
+            tracing::error!(flow_id, refund_id, %error, "the database refuses this answer; the flow asks again after its lease");
             return;
         }
         if lasting {

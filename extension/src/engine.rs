@@ -1,6 +1,6 @@
 //! The SQL faces of steps and budgets: composites in, composites out.
 //!
-//! These four are called once per row of a set, so they take rows apart by position. What they decide is
+//! These are called once per row of a set, so they take rows apart by position. What they decide is
 //! `paylatch_core`'s; nothing is decided here.
 
 use std::str::FromStr;
@@ -14,11 +14,14 @@ use paylatch_core::decide::{Evidence, Facts};
 use paylatch_core::flow::Status;
 use paylatch_core::outcome::Action;
 use paylatch_core::policy::Policy;
-use paylatch_core::step::{self, Leave};
+use paylatch_core::refund;
+use paylatch_core::step::{self, Leave, Step};
 
 use crate::composite::{Fields, IntoColumn, arg, compose, pg_function};
 
 pg_function!(pg_finfo_paylatch_step, paylatch_step, run_step);
+pg_function!(pg_finfo_paylatch_refund_step, paylatch_refund_step, run_refund_step);
+pg_function!(pg_finfo_paylatch_retry_at, paylatch_retry_at, run_retry_at);
 pg_function!(pg_finfo_paylatch_grant, paylatch_grant, run_grant);
 pg_function!(pg_finfo_paylatch_spend, paylatch_spend, run_spend);
 pg_function!(pg_finfo_paylatch_settle, paylatch_settle, run_settle);
@@ -29,37 +32,71 @@ unsafe fn run_step(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     unsafe {
         let row = required(Fields::of_composite(arg(fcinfo, 0), 15), "facts");
         let rules = required(Fields::of_composite(arg(fcinfo, 1), 14), "policy");
-        let told = Fields::of_composite(arg(fcinfo, 2), 11);
-        let now = required(arg(fcinfo, 3), "now").value() as i64;
+        let told = Fields::of_composite(arg(fcinfo, 2), 12);
+        let (now, leave) = now_and_leave(fcinfo);
+        let facts = facts(&row);
+        let evidence = told.as_ref().and_then(evidence);
+        let step = step::step(&facts, &policy(&rules), evidence.as_ref(), now, leave);
+        compose(fcinfo, stepped(step.facts.status.as_str(), &step))
+    }
+}
+
+/// `refund_step(facts, policy, told, now, lease_until, questions_only, wallet_may_leave)`.
+unsafe fn run_refund_step(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: the SQL declaration in native.sql gives the argument and result types that are read here.
+    unsafe {
+        let row = required(Fields::of_composite(arg(fcinfo, 0), 14), "facts");
+        let rules = required(Fields::of_composite(arg(fcinfo, 1), 14), "policy");
+        let told = Fields::of_composite(arg(fcinfo, 2), 12);
+        let (now, leave) = now_and_leave(fcinfo);
+        let facts = refund_facts(&row);
+        let evidence = told.as_ref().and_then(evidence);
+        let (status, step) = refund::step(&facts, &policy(&rules), evidence.as_ref(), now, leave);
+        compose(fcinfo, stepped(status.as_str(), &step))
+    }
+}
+
+unsafe fn now_and_leave(fcinfo: pg_sys::FunctionCallInfo) -> (i64, Leave) {
+    // SAFETY: the caller's declaration has these as its arguments 3 to 6.
+    unsafe {
         let leave = Leave {
             lease_until: arg(fcinfo, 4).map(|datum| datum.value() as i64),
             questions_only: arg(fcinfo, 5).is_some_and(|datum| datum.value() & 0xFF != 0),
             wallet_may_leave: arg(fcinfo, 6).is_some_and(|datum| datum.value() & 0xFF != 0),
         };
-        let facts = facts(&row);
-        let evidence = told.as_ref().and_then(evidence);
-        let step = step::step(&facts, &policy(&rules), evidence.as_ref(), now, leave);
-        compose(
-            fcinfo,
-            [
-                step.facts.status.as_str().column(),
-                step.froze.map(|reason| reason.as_str()).column(),
-                step.error_class.map(|class| class.as_str()).column(),
-                step.logged_action.map(Action::as_str).column(),
-                step.changed.column(),
-                step.action.map(Action::as_str).column(),
-                step.due_at.column(),
-                step.again.column(),
-                step.facts.retry_count.column(),
-                step.facts.act_unread.column(),
-                step.facts.act_sent_at.column(),
-                step.facts.act_lease_until.column(),
-                step.facts.negative_count.column(),
-                step.facts.negative_since.column(),
-                step.facts.last_outcome.map(|outcome| outcome.as_str()).column(),
-                lane(step.facts.status).column(),
-            ],
-        )
+        (required(arg(fcinfo, 3), "now").value() as i64, leave)
+    }
+}
+
+/// The columns of `paylatch.step`; the state is a flow's or a refund's.
+fn stepped(status: &str, step: &Step<'_>) -> [Option<pg_sys::Datum>; 16] {
+    [
+        status.column(),
+        step.froze.map(|reason| reason.as_str()).column(),
+        step.error_class.map(|class| class.as_str()).column(),
+        step.logged_action.map(Action::as_str).column(),
+        step.changed.column(),
+        step.action.map(Action::as_str).column(),
+        step.due_at.column(),
+        step.again.column(),
+        step.facts.retry_count.column(),
+        step.facts.act_unread.column(),
+        step.facts.act_sent_at.column(),
+        step.facts.act_lease_until.column(),
+        step.facts.negative_count.column(),
+        step.facts.negative_since.column(),
+        step.facts.last_outcome.map(|outcome| outcome.as_str()).column(),
+        lane(step.facts.status).column(),
+    ]
+}
+
+/// `retry_at(policy, id, tries, now)`.
+unsafe fn run_retry_at(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: the SQL declaration in native.sql gives the argument types that are read here, none of them NULL.
+    unsafe {
+        let rules = required(Fields::of_composite(arg(fcinfo, 0), 14), "policy");
+        let number = |n, name| required(arg(fcinfo, n), name).value() as i64;
+        pg_sys::Datum::from(policy(&rules).retry_at(number(1, "id"), number(2, "tries") as i32, number(3, "now")))
     }
 }
 
@@ -91,6 +128,26 @@ fn facts(row: &Fields) -> Facts<'_> {
         negative_count: row.i32(12).unwrap_or(0),
         negative_since: row.i64(13),
         last_outcome: row.text(14).map(|text| word(Some(text), "last_outcome")),
+        refund: None,
+    }
+}
+
+fn refund_facts(row: &Fields) -> refund::Facts<'_> {
+    refund::Facts {
+        refund_id: required(row.i64(0), "refund_id"),
+        number: required(row.text(1), "refund_order_no"),
+        amount: required(row.i64(2), "amount"),
+        currency: required(row.text(3), "currency"),
+        kind: word(row.text(4), "kind"),
+        status: word(row.text(5), "status"),
+        frozen: row.bool(6),
+        retry_count: row.i32(7).unwrap_or(0),
+        act_unread: row.bool(8),
+        act_sent_at: row.i64(9),
+        act_lease_until: row.i64(10),
+        negative_count: row.i32(11).unwrap_or(0),
+        negative_since: row.i64(12),
+        last_outcome: row.text(13).map(|text| word(Some(text), "last_outcome")),
     }
 }
 

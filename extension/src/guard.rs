@@ -17,6 +17,7 @@ use pgrx::prelude::*;
 
 use paylatch_core::flow::Status;
 use paylatch_core::log_hash::{self, Entry};
+use paylatch_core::order_no::Names;
 use paylatch_core::{order, order_no, refund};
 
 use crate::composite::{Fields, IntoColumn, name_of, pg_function};
@@ -42,10 +43,36 @@ const FLOW_FROZEN: &[&str] = &[
     "payload",
     "created_at",
 ];
-/// All that may still change on a final flow: refunds and disputes lower what is left of the charge.
-const FLOW_LIVE_AFTER_END: &[&str] = &["version", "updated_at", "log_hash", "refunded_amount", "disputed_amount"];
+/// All that may still change on a final flow: refunds and disputes lower what is left of the charge. Its log rows say
+/// why, so what the newest of them repeats from the row changes too.
+const FLOW_LIVE_AFTER_END: &[&str] = &[
+    "version",
+    "updated_at",
+    "log_hash",
+    "refunded_amount",
+    "disputed_amount",
+    "last_action",
+    "last_outcome",
+    "last_error_code",
+    "last_latency_ms",
+];
+/// And, once, on a flow that had ended as not charged: that it was, with the wallet's own reference.
+const FLOW_LATE_CHARGE: &[&str] = &["charged_amount", "channel_request_id"];
 const ORDER_FROZEN: &[&str] = &["order_id", "merchant_id", "scene", "user_id", "biz_key", "created_at"];
-const REFUND_FROZEN: &[&str] = &["refund_id", "flow_id", "kind", "refund_order_no", "amount", "currency", "created_at"];
+const REFUND_FROZEN: &[&str] = &[
+    "refund_id",
+    "flow_id",
+    "kind",
+    "refund_order_no",
+    "amount",
+    "currency",
+    "reason",
+    "requested_by",
+    "requested_login",
+    "external_no",
+    "charge_ref",
+    "created_at",
+];
 
 /// Where a relation's columns stand.
 struct Shape {
@@ -244,12 +271,14 @@ fn flow_update(change: &mut Change<'_>) {
     change.refuse_unless_next_version();
     let names = &change.shape.names;
     if from.is_terminal() {
-        let ended = (0..names.len()).filter(|at| !FLOW_LIVE_AFTER_END.contains(&names[*at].as_str()));
-        change.refuse_unless_same(4, ended);
+        let late_charge = from == Status::PayFail && change.before().datum(change.shape.at("charged_amount")).is_none();
+        let lives =
+            |name: &str| FLOW_LIVE_AFTER_END.contains(&name) || (late_charge && FLOW_LATE_CHARGE.contains(&name));
+        change.refuse_unless_same(4, (0..names.len()).filter(|at| !lives(&names[*at])));
     } else {
         change.refuse_unless_same(4, FLOW_FROZEN.iter().map(|name| change.shape.at(name)));
     }
-    if !settings::in_command() && !from.is_terminal() {
+    if !settings::in_command() {
         // A change made by hand answers nothing.
         change.set("last_action", None::<&str>);
         change.set("last_outcome", None::<&str>);
@@ -315,32 +344,57 @@ fn order(change: &mut Change<'_>) {
 }
 
 fn refund(change: &mut Change<'_>) {
-    use refund::Status;
     match (&change.old, &change.new) {
         (Some(_), None) => change.refuse(7, "a refund is never deleted"),
-        (None, _) => {
-            let new = change.after();
-            let status: Status = parsed(change, new);
-            if !matches!(status, Status::Requested | Status::Pending) || change.i64(new, "version") != 0 {
-                change.refuse(4, "a refund begins as REQUESTED or PENDING with version 0");
-            }
-            let now = settings::now();
-            change.set("created_at", now);
-            change.set("updated_at", now);
-            chain(change, "refund", change.i64(change.after(), "refund_id"), now, None);
-        }
-        _ => {
-            let (from, to): (Status, Status) = (parsed(change, change.before()), parsed(change, change.after()));
-            if from == to || !from.can_become(to) {
-                change.refuse(4, &format!("refund: {from} -> {to} is no edge"));
-            }
-            change.refuse_unless_next_version();
-            change.refuse_unless_same(7, REFUND_FROZEN.iter().map(|name| change.shape.at(name)));
-            let now = settings::now().max(change.i64(change.before(), "updated_at"));
-            change.set("updated_at", now);
-            chain(change, "refund", change.i64(change.before(), "refund_id"), now, Some(from.as_str()));
-        }
+        (None, _) => refund_insert(change),
+        _ => refund_update(change),
     }
+}
+
+fn refund_insert(change: &mut Change<'_>) {
+    let new = change.after();
+    let status: refund::Status = parsed(change, new);
+    let (flow_id, number) = (change.i64(new, "flow_id"), change.text(new, "refund_order_no").unwrap_or_default());
+    let kind = change.text(new, "kind").unwrap_or_default();
+    let Ok(kind) = refund::Kind::from_str(kind) else { change.refuse(2, &format!("{kind:?} is no kind of refund")) };
+    if !kind.may_begin(status) || change.i64(new, "version") != 0 {
+        change.refuse(4, &format!("a refund of kind {kind} does not begin as {status}, or not with version 0"));
+    }
+    let fits = order_no::decode(number).is_some_and(|decoded| {
+        decoded.flow_id == flow_id
+            && match kind {
+                refund::Kind::Compensation => decoded.names == Names::Compensation,
+                refund::Kind::AfterSale | refund::Kind::Recon => matches!(decoded.names, Names::Refund(_)),
+                refund::Kind::External => matches!(decoded.names, Names::External(_)),
+            }
+    });
+    if !fits {
+        change.refuse(1, &format!("{number:?} is no number of flow {flow_id} for a refund of kind {kind}"));
+    }
+    let now = settings::now();
+    change.set("created_at", now);
+    change.set("updated_at", now);
+    chain(change, "refund", change.i64(change.after(), "refund_id"), now, None);
+}
+
+fn refund_update(change: &mut Change<'_>) {
+    let (from, to): (refund::Status, refund::Status) =
+        (parsed(change, change.before()), parsed(change, change.after()));
+    // While it is on its way, tries and freezes are counted in the row.
+    let stays = from == to && from == refund::Status::Pending;
+    if !stays && !from.can_become(to) {
+        change.refuse(4, &format!("refund: {from} -> {to} is no edge"));
+    }
+    change.refuse_unless_next_version();
+    change.refuse_unless_same(7, REFUND_FROZEN.iter().map(|name| change.shape.at(name)));
+    if !settings::in_command() {
+        // A change made by hand answers nothing.
+        change.set("last_action", None::<&str>);
+        change.set("last_outcome", None::<&str>);
+    }
+    let now = settings::now().max(change.i64(change.before(), "updated_at"));
+    change.set("updated_at", now);
+    chain(change, "refund", change.i64(change.before(), "refund_id"), now, Some(from.as_str()));
 }
 
 fn append_only(change: &mut Change<'_>) {

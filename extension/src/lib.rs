@@ -25,13 +25,16 @@ extern "C-unwind" fn _PG_init() {
 extension_sql_file!("sql/types.sql", name = "types", bootstrap);
 extension_sql_file!("sql/native.sql", name = "native", requires = ["types"]);
 extension_sql_file!("sql/effects.sql", name = "effects", requires = ["native"]);
-extension_sql_file!("sql/engine.sql", name = "engine", requires = ["effects"]);
+extension_sql_file!("sql/refund_effects.sql", name = "refund_effects", requires = ["effects"]);
+extension_sql_file!("sql/engine.sql", name = "engine", requires = ["refund_effects"]);
 extension_sql_file!("sql/create.sql", name = "create", requires = ["engine"]);
 extension_sql_file!("sql/read.sql", name = "read", requires = ["create"]);
 extension_sql_file!("sql/claim.sql", name = "claim", requires = ["read"]);
 extension_sql_file!("sql/report.sql", name = "report", requires = ["claim"]);
 extension_sql_file!("sql/wish.sql", name = "wish", requires = ["report"]);
-extension_sql_file!("sql/inbox.sql", name = "inbox", requires = ["wish"]);
+extension_sql_file!("sql/refund.sql", name = "refund", requires = ["wish"]);
+extension_sql_file!("sql/outside.sql", name = "outside", requires = ["refund"]);
+extension_sql_file!("sql/inbox.sql", name = "inbox", requires = ["outside"]);
 extension_sql_file!("sql/scan.sql", name = "scan", requires = ["inbox"]);
 extension_sql_file!("sql/outbox.sql", name = "outbox", requires = ["scan"]);
 extension_sql_file!("sql/explain.sql", name = "explain", requires = ["outbox"]);

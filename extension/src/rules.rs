@@ -5,12 +5,12 @@ use std::str::FromStr;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
-use paylatch_core::decide;
+use paylatch_core::decide::{self, Evidence};
 use paylatch_core::flow::{self, Status};
 use paylatch_core::late;
 use paylatch_core::log_hash::{self, Entry};
 use paylatch_core::outcome::{Action, Outcome};
-use paylatch_core::{money, order_no};
+use paylatch_core::{money, order_no, refund};
 
 use crate::settings;
 
@@ -100,9 +100,26 @@ fn refund_order_no(trade_order_no: &str) -> String {
     order_no::compensation(trade_order_no)
 }
 
+/// The number of the nth further refund; NULL where it would be longer than a number may be.
+#[pg_extern(immutable, parallel_safe, strict)]
+fn nth_refund_order_no(trade_order_no: &str, n: i64) -> Option<String> {
+    order_no::nth_refund(trade_order_no, u64::try_from(n).ok()?)
+}
+
+/// The number of the nth refund made elsewhere; NULL where it would be longer than a number may be.
+#[pg_extern(immutable, parallel_safe, strict)]
+fn external_order_no(trade_order_no: &str, n: i64) -> Option<String> {
+    order_no::nth_external(trade_order_no, u64::try_from(n).ok()?)
+}
+
 #[pg_extern(immutable, parallel_safe)]
 fn flow_id_of(order_no: Option<&str>) -> Option<i64> {
     order_no::decode(order_no?).map(|decoded| decoded.flow_id)
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn order_prefix_of(order_no: Option<&str>) -> Option<&str> {
+    order_no::decode(order_no?).map(|decoded| decoded.prefix)
 }
 
 #[pg_extern(immutable, parallel_safe, strict)]
@@ -146,6 +163,56 @@ fn late_disposition(
         Some((action, outcome, at)) => late::late(status(at), action, outcome, owned.unwrap_or(false)).as_str(),
         None => late::Disposition::Rejected.as_str(),
     }
+}
+
+/// The same for a refund that is no compensation.
+#[pg_extern(immutable, parallel_safe)]
+fn late_refund_disposition(
+    kind: Option<&str>,
+    refund_status: Option<&str>,
+    action: Option<&str>,
+    outcome: Option<&str>,
+) -> &'static str {
+    let known = || {
+        let (kind, at) = (refund::Kind::from_str(kind?).ok()?, refund::Status::from_str(refund_status?).ok()?);
+        Some(late::late_refund(kind, at, Action::from_str(action?).ok()?, Outcome::from_str(outcome?).ok()?))
+    };
+    known().unwrap_or(late::Disposition::Rejected).as_str()
+}
+
+/// What an inquiry about a flow that ended as not charged makes of an answer.
+#[pg_extern(immutable, parallel_safe)]
+fn inquiry_answer(outcome: Option<&str>, echoed: Option<bool>) -> &'static str {
+    let outcome = outcome.and_then(|word| Outcome::from_str(word).ok()).unwrap_or(Outcome::Unknown);
+    late::inquiry(outcome, echoed.unwrap_or(false)).as_str()
+}
+
+/// Whether what was told names exactly this number, amount and currency; a missing one is a difference.
+#[pg_extern(immutable, parallel_safe)]
+fn is_full_echo(
+    number: &str,
+    amount: i64,
+    currency: &str,
+    told_number: Option<&str>,
+    told_amount: Option<i64>,
+    told_currency: Option<&str>,
+) -> bool {
+    let told = Evidence {
+        action: Action::QueryCharge,
+        outcome: Outcome::Succeeded,
+        asked_at: 0,
+        number: told_number,
+        amount: told_amount,
+        currency: told_currency,
+        owner: None,
+    };
+    told.echoes(number, amount, currency)
+}
+
+#[pg_extern(immutable, parallel_safe, strict)]
+fn can_refund_become(from_status: &str, to_status: &str) -> bool {
+    let parsed = |word| refund::Status::from_str(word);
+    parsed(from_status).is_ok_and(|from| parsed(to_status).is_ok_and(|to| from.can_become(to)))
 }
 
 /// Whether action and outcome are words of ours.

@@ -1,10 +1,12 @@
 -- What the specs share. Flows are never deleted, so every permutation plays with a new order: `spec.begin()` opens a
 -- round, `spec.key()` is its business key. Whatever a claim takes goes to spec.taken, whose key would show it if two
--- sessions were ever handed the same flow.
+-- sessions were ever handed the same flow or refund. A claim counts its flows: a round may begin with refunds that the
+-- round before left behind.
 
 create schema spec;
 create table spec.round (round serial);
-create table spec.taken (flow_id bigint primary key, lease_token bigint not null, order_no text not null);
+create table spec.taken (flow_id bigint, refund_id bigint, lease_token bigint not null, order_no text not null,
+    amount bigint not null, primary key (flow_id, refund_id));
 
 create function spec.key() returns text language sql stable as
 $$ select 'round-' || max(round) from spec.round $$;
@@ -17,8 +19,9 @@ $$ select c.outcome, c.attempt_no from paylatch.create_pay_flow('topup', 'alice'
 
 create function spec.claim(max int) returns bigint language sql as
 $$ with handed as (select * from paylatch.claim_actions('spec', max, 600000)),
-        taken as (insert into spec.taken select flow_id, lease_token, order_no from handed returning 1)
-   select count(*) from taken $$;
+        taken as (insert into spec.taken select flow_id, coalesce(refund_id, 0), lease_token, order_no, amount from handed
+                  returning refund_id)
+   select count(*) from taken where refund_id = 0 $$;
 
 create function spec.report(claimed_outcome text, out disposition text, out status text) language sql as
 $$ select r.disposition, r.status
@@ -26,12 +29,12 @@ $$ select r.disposition, r.status
         paylatch.report_evidence('spec', jsonb_build_array(jsonb_build_object(
             'flow_id', t.flow_id, 'lease_token', t.lease_token, 'action', 'CHARGE', 'outcome', claimed_outcome,
             'waited_ms', 0, 'took_ms', 1, 'order_no', t.order_no, 'amount', 1500, 'currency', 'USD'))) r
-   where t.flow_id = spec.flow() $$;
+   where t.flow_id = spec.flow() and t.refund_id = 0 $$;
 
 create function spec.state(out status text, out version bigint, out steps text, out incidents bigint, out unfinished bigint)
 language sql as
 $$ select f.status, f.version,
-          (select string_agg(to_status, ' ' order by l.version) from paylatch.transition_log l where ref_id = flow_id),
+          (select string_agg(to_status, ' ' order by l.version) from paylatch.transition_log l where kind = 'flow' and ref_id = flow_id),
           (select count(*) from paylatch.incident i where i.flow_id = f.flow_id),
-          (select count(*) from paylatch.job where ref_id = f.flow_id)
+          (select count(*) from paylatch.job where kind = 'flow' and ref_id = f.flow_id)
    from paylatch.pay_flow f where flow_id = spec.flow() $$;

@@ -64,6 +64,10 @@ impl Payment {
             valid_until: Some(clock::now() + Duration::from_secs(600)),
             send_within: Duration::from_secs(20),
             payload: Some(serde_json::json!({"sku": 7})),
+            refund_id: None,
+            channel_ref: None,
+            charge_ref: None,
+            sent_at: None,
         }
     }
 }

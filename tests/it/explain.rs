@@ -260,7 +260,7 @@ const PAGE: &[&str] = &[
     "flow: 1 · NUMBER · attempt 1 of shop day-1 for user alice · 15.00 USD · REFUNDED",
     "charge: yes, 15.00 USD was charged: the wallet, asked about the charge, answered SUCCEEDED, its reference req-2, after 1 ms, at T",
     "business: not done by this attempt: the business, asked for the fact, answered NOT_DONE, after 1 ms, at T",
-    "refund: 15.00 USD r_NUMBER: given back, the wallet, asked to refund, answered SUCCEEDED, its reference req-4",
+    "refund: 15.00 USD r_NUMBER (the undo of this payment): given back, the wallet, asked to refund, answered SUCCEEDED, its reference req-4",
     "next: nothing: this is final",
     "timeline: T  v0  WAIT_PAY  by API postgres",
     "timeline: T  v1  WAIT_PAY -> PAYING  by DRIVER by-hand: CHARGE is announced",

@@ -35,6 +35,9 @@ const MAY_CALL: &[(&str, &[&str])] = &[
             "find_pay_flow",
             "get_pay_flow",
             "get_pay_order",
+            "get_refund",
+            "get_refunds",
+            "request_refund",
         ],
     ),
     (
@@ -42,14 +45,18 @@ const MAY_CALL: &[(&str, &[&str])] = &[
         &[
             "claim_actions",
             "claim_events",
+            "claim_flow",
             "doctor",
             "explain",
             "find_pay_flow",
             "get_pay_flow",
+            "get_refund",
+            "get_refunds",
             "metrics",
             "policy_endpoints",
             "receive_webhooks",
             "report_evidence",
+            "request_refund",
             "schema_version",
             "settle_events",
             "tick",
@@ -72,20 +79,51 @@ const MAY_CALL: &[(&str, &[&str])] = &[
             "freeze_pay_flow",
             "get_pay_flow",
             "get_pay_order",
+            "get_refund",
+            "get_refunds",
             "metrics",
             "redeliver",
             "replay_webhook",
+            "report_dispute",
+            "request_refund",
             "resolve_incident",
             "resume_pay_flow",
+            "resume_refund",
             "scan",
             "verify",
         ],
     ),
-    ("approver", READS),
-    ("auditor", READS),
+    (
+        "approver",
+        &[
+            "approve_refund",
+            "doctor",
+            "explain",
+            "find_pay_flow",
+            "get_pay_flow",
+            "get_pay_order",
+            "get_refund",
+            "get_refunds",
+            "metrics",
+            "reject_refund",
+            "verify",
+        ],
+    ),
+    (
+        "auditor",
+        &[
+            "doctor",
+            "explain",
+            "find_pay_flow",
+            "get_pay_flow",
+            "get_pay_order",
+            "get_refund",
+            "get_refunds",
+            "metrics",
+            "verify",
+        ],
+    ),
 ];
-
-const READS: &[&str] = &["doctor", "explain", "find_pay_flow", "get_pay_flow", "get_pay_order", "metrics", "verify"];
 
 #[tokio::test]
 async fn each_role_calls_what_the_table_says_and_nothing_else() {
@@ -113,6 +151,7 @@ async fn only_operator_and_auditor_see_relations_and_no_role_writes_one() {
             let granted: String = db.value(&format!("select {} ", privileges(role, relation))).await;
             match *role {
                 "auditor" => assert_eq!(granted, "SELECT", "{role} on {relation}"),
+                "approver" if relation == "paylatch.unfinished_refund" => assert_eq!(granted, "SELECT", "{role}"),
                 "operator" if *is_view => assert!(["", "SELECT"].contains(&granted.as_str()), "{role} on {relation}"),
                 _ => assert_eq!(granted, "", "{role} on {relation}"),
             }
@@ -131,6 +170,7 @@ async fn the_driver_is_refused_at_every_table() {
         "pay_order",
         "pay_flow",
         "refund",
+        "dispute",
         "job",
         "transition_log",
         "incident",

@@ -48,6 +48,9 @@ pub struct Handout {
     pub amount: i64,
     pub currency: String,
     pub send_within_ms: i32,
+    pub refund_id: Option<i64>,
+    pub channel_ref: Option<String>,
+    pub charge_ref: Option<String>,
 }
 
 /// What became of one piece of evidence, and the next action where one follows at once.
@@ -58,6 +61,7 @@ pub struct Verdict {
     pub status: Option<String>,
     pub frozen_reason: Option<String>,
     pub flow_id: Option<i64>,
+    pub refund_id: Option<i64>,
     pub action: Option<String>,
 }
 
@@ -73,6 +77,9 @@ impl Handout {
             "flow_id": self.flow_id, "lease_token": self.lease_token, "action": self.action,
             "outcome": outcome.as_str(), "waited_ms": 0, "took_ms": 1,
         });
+        if let Some(refund_id) = self.refund_id {
+            evidence["refund_id"] = json!(refund_id);
+        }
         match outcome {
             Outcome::Succeeded => {
                 let refund = matches!(self.action(), Action::Refund | Action::QueryRefund);

@@ -1,6 +1,6 @@
 //! `paylatchd flow show`: one payment, for a person.
 
-use paylatch_core::order_no;
+use paylatch_core::order_no::{self, Names};
 
 use crate::config::Config;
 use crate::db::{Db, Explanation};
@@ -36,7 +36,7 @@ impl<'a> Name<'a> {
             return (flow_id > 0).then_some(Self::Id(flow_id));
         }
         let decoded = order_no::decode(which)?;
-        let charge = if decoded.refund.is_some() { which.split_once('_')?.1 } else { which };
+        let charge = if decoded.names == Names::Charge { which } else { which.split_once('_')?.1 };
         Some(Self::Number(charge))
     }
 }
@@ -66,9 +66,10 @@ mod tests {
     fn any_number_of_a_flow_leads_to_it() {
         let number = order_no::trade("sh", "1", 901);
         assert_eq!(Name::of("901"), Some(Name::Id(901)));
-        let refunds = [order_no::compensation(&number), order_no::after_sale(&number, 2)];
-        for name in refunds.iter().chain([&number]) {
-            assert_eq!(Name::of(name), Some(Name::Number(&number)), "{name}");
+        let further = [order_no::nth_refund(&number, 12), order_no::nth_external(&number, 1)];
+        let refunds = [order_no::compensation(&number)].into_iter().chain(further.into_iter().flatten());
+        for name in refunds.chain([number.clone()]) {
+            assert_eq!(Name::of(&name), Some(Name::Number(&number)), "{name}");
         }
         for bad in ["", "0", "-3", "nothing", "901 "] {
             assert_eq!(Name::of(bad), None, "{bad}");

@@ -47,6 +47,8 @@ pub struct Db {
 pub struct Verdict {
     /// The flow that it was about.
     pub flow_id: i64,
+    /// The refund that it was about, where that is a row of its own; then all that follows is the refund's.
+    pub refund_id: Option<i64>,
     /// Whether it decided.
     pub disposition: Disposition,
     /// Where the flow stands now.
@@ -205,6 +207,17 @@ impl Db {
         let query = query.bind(&self.driver).bind(Json(evidence)).bind(lease_ms);
         let rows: Vec<VerdictRow> = self.rows("report_evidence", query).await?;
         rows.into_iter().map(VerdictRow::verdict).collect()
+    }
+
+    /// Takes one flow's action, if it is due and its channel has a call left.
+    ///
+    /// # Errors
+    /// See [`Error::class`].
+    pub async fn claim_flow(&self, flow_id: i64, lease: Duration) -> Result<Option<Handout>, Error> {
+        let query = sqlx::query_as("select * from paylatch.claim_flow($1, $2, $3)");
+        let query = query.bind(&self.driver).bind(flow_id).bind(whole_i32(lease.as_millis()));
+        let rows: Vec<HandoutRow> = self.rows("claim_flow", query).await?;
+        Ok(rows.into_iter().find_map(HandoutRow::known))
     }
 
     /// Makes sure that the scanner runs. Returns what was done.
@@ -452,6 +465,10 @@ struct HandoutRow {
     valid_until: Option<OffsetDateTime>,
     send_within_ms: Option<i32>,
     payload: Option<serde_json::Value>,
+    refund_id: Option<i64>,
+    channel_ref: Option<String>,
+    charge_ref: Option<String>,
+    sent_at: Option<OffsetDateTime>,
 }
 
 impl HandoutRow {
@@ -492,6 +509,10 @@ impl HandoutRow {
             valid_until: self.valid_until,
             send_within: Duration::from_millis(u64::try_from(self.send_within_ms?).unwrap_or(0)),
             payload: self.payload,
+            refund_id: self.refund_id,
+            channel_ref: self.channel_ref,
+            charge_ref: self.charge_ref,
+            sent_at: self.sent_at,
         }))
     }
 }
@@ -511,6 +532,7 @@ impl VerdictRow {
         Ok(Verdict {
             // A rejected element need not have named a flow.
             flow_id: self.next.flow_id.unwrap_or_default(),
+            refund_id: self.next.refund_id,
             disposition: self.disposition.parse().map_err(word)?,
             status: self.status,
             frozen_reason: self.frozen_reason,

@@ -53,6 +53,10 @@ pub(crate) fn handout(flow_id: i64, action: Action, send_within: Duration) -> Ha
         valid_until: None,
         send_within,
         payload: Some(serde_json::json!({"secret": 1})),
+        refund_id: None,
+        channel_ref: None,
+        charge_ref: None,
+        sent_at: None,
     }
 }
 

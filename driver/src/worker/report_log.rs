@@ -8,7 +8,7 @@ use crate::dispatch::Carried;
 /// Logs what the database made of an answer; `told` is the answer, if it is known.
 pub(super) fn verdict(verdict: &Verdict, told: Option<&Carried>) {
     let Some(Carried { handout, evidence, took }) = told else {
-        tracing::warn!(flow_id = verdict.flow_id, disposition = %verdict.disposition, "a verdict on no answer of ours");
+        tracing::warn!(flow_id = verdict.flow_id, refund_id = verdict.refund_id, disposition = %verdict.disposition, "a verdict on no answer of ours");
         return;
     };
     // The level must be known at compile time, so each level is a line of its own.
@@ -16,6 +16,7 @@ pub(super) fn verdict(verdict: &Verdict, told: Option<&Carried>) {
         ($level:ident, $message:literal) => {
             tracing::$level!(
                 flow_id = handout.flow_id,
+                refund_id = handout.refund_id,
                 version = handout.version,
                 scene = %handout.scene,
                 biz_key = %handout.biz_key,

@@ -74,14 +74,15 @@ impl Queue for Script {
         }
         state.reports.push((flows.clone(), lease.is_some()));
         let mut follows = if lease.is_some() { std::mem::take(&mut state.follows) } else { Vec::new() };
-        let verdict = |flow_id| Verdict {
-            flow_id,
+        let verdict = |evidence: &&Evidence| Verdict {
+            flow_id: evidence.flow_id(),
+            refund_id: evidence.refund_id(),
             disposition: Disposition::Applied,
             status: Some("PAYED".into()),
             frozen_reason: None,
             next: follows.pop(),
         };
-        Ok(flows.into_iter().map(verdict).collect())
+        Ok(evidence.iter().map(verdict).collect())
     }
 }
 
@@ -201,6 +202,16 @@ async fn two_answers_about_one_flow_go_into_two_reports() {
     for (flows, _) in &script.state().reports {
         assert_eq!(flows.len(), flows.iter().collect::<HashSet<_>>().len(), "{flows:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_refunds_of_one_flow_are_out_together() {
+    let script = Script::default();
+    let refund = |refund_id| Handout { refund_id: Some(refund_id), ..handout(1, Action::Refund, LONG) };
+    script.state().due.extend([refund(1), refund(2)]);
+    work(&script, Arc::new(SlowWallet(SECOND)), settings(), 2 * SECOND).await;
+    assert_eq!(script.state().reports.iter().map(|(flows, _)| flows.len()).sum::<usize>(), 2);
+    assert!(script.state().reports.iter().any(|(flows, _)| flows.len() == 2), "one report holds both");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,12 @@
 //! - A negative answer proves something only if it was asked after the last lease in which the act could have left.
 //! - Not knowing is never a failure. UNKNOWN leads to another question, to slower questions, to a person; to no edge.
 
+use std::borrow::Cow;
+
 use crate::flow::Status;
 use crate::outcome::{Action, Outcome};
 use crate::policy::{BusinessMode, Policy};
+use crate::refund::Kind;
 use crate::words::words;
 use crate::{MS, Micros, order_no};
 
@@ -76,6 +79,9 @@ pub struct Facts<'a> {
     pub negative_since: Option<Micros>,
     /// The newest outcome in this state.
     pub last_outcome: Option<Outcome>,
+    /// `None`: the row is a flow, and its refund is its own undo. Else it is a refund of this kind in the guise of a flow
+    /// that is REFUNDING; `trade_order_no` is its own number then. See [`crate::refund`].
+    pub refund: Option<Kind>,
 }
 
 /// What came back.
@@ -104,6 +110,8 @@ pub enum Decision {
     Become(Status),
     /// Wait for a person.
     Freeze(Reason),
+    /// The wallet will not refund it: the refund has failed. Never said of a flow.
+    Refused,
     /// No edge.
     Stay(Stay),
 }
@@ -233,6 +241,11 @@ impl Evidence<'_> {
     pub const fn taken(self) -> Self {
         let outcome = if self.action.may_report(self.outcome) { self.outcome } else { Outcome::Unknown };
         Self { outcome, ..self }
+    }
+
+    /// Whether it names exactly this number, amount and currency; a missing one is a difference.
+    pub fn echoes(&self, number: &str, amount: i64, currency: &str) -> bool {
+        self.number == Some(number) && self.amount == Some(amount) && self.currency == Some(currency)
     }
 }
 
@@ -364,13 +377,17 @@ fn decide_refunding(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>)
     let asked_again = Stay { unread: true, ..facts.stay(Resume::Backoff) };
     match evidence.outcome {
         Outcome::Succeeded => {
-            let number = order_no::compensation(facts.trade_order_no);
+            let number = match facts.refund {
+                None => Cow::Owned(order_no::compensation(facts.trade_order_no)),
+                Some(_) => Cow::Borrowed(facts.trade_order_no),
+            };
             match echoes(facts, evidence, &number) {
                 true => Decision::Become(Status::Refunded),
                 false => Decision::Freeze(Reason::EvidenceMismatch),
             }
         }
         Outcome::Conflict => Decision::Freeze(Reason::ParameterConflict),
+        Outcome::Failed if facts.refund.is_some_and(Kind::ends_refused) => Decision::Refused,
         Outcome::Failed => {
             let failures = facts.negative_count.saturating_add(1);
             if failures >= policy.refund_max_failures {
@@ -395,7 +412,5 @@ fn decide_refunding(facts: &Facts<'_>, policy: &Policy, evidence: &Evidence<'_>)
 
 /// A success counts only if it echoes our number, amount and currency; a missing echo is a difference.
 fn echoes(facts: &Facts<'_>, evidence: &Evidence<'_>, number: &str) -> bool {
-    evidence.number == Some(number)
-        && evidence.amount == Some(facts.amount)
-        && evidence.currency == Some(facts.currency)
+    evidence.echoes(number, facts.amount, facts.currency)
 }

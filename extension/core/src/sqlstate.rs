@@ -20,6 +20,7 @@ pub const ALL: &[SqlState] = &[
     SqlState { code: "PL005", meaning: "scene unknown or closed" },
     SqlState { code: "PL006", meaning: "lease lost" },
     SqlState { code: "PL007", meaning: "not migrated" },
-    SqlState { code: "PL008", meaning: "flow or order unknown" },
+    SqlState { code: "PL008", meaning: "flow, order or refund unknown" },
+    SqlState { code: "PL009", meaning: "a second person must decide" },
     SqlState { code: "23514", meaning: "a guard refused the change" },
 ];

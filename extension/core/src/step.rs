@@ -28,6 +28,8 @@ pub struct Step<'a> {
     pub due_at: Micros,
     /// Another step follows at once, without anything from outside.
     pub again: bool,
+    /// The wallet refused for good: only a refund that a person asked for can end so.
+    pub refused: bool,
 }
 
 /// What a step may do besides deciding.
@@ -58,11 +60,12 @@ pub fn step<'a>(
         action: None,
         due_at: now,
         again: false,
+        refused: false,
     };
     if let Some(evidence) = evidence {
         step.apply(policy, evidence, now);
     }
-    if step.facts.frozen || step.facts.status.is_terminal() {
+    if step.facts.frozen || step.facts.status.is_terminal() || step.refused {
         step.due_at = NEVER;
     } else if step.due_at <= now {
         step.go_on(facts.status, policy, now, leave);
@@ -83,6 +86,11 @@ impl Step<'_> {
             Decision::Freeze(reason) => {
                 self.facts.frozen = true;
                 self.froze = Some(reason);
+                self.changed = true;
+            }
+            Decision::Refused => {
+                self.facts.act_unread = false;
+                self.refused = true;
                 self.changed = true;
             }
             Decision::Stay(stay) => {

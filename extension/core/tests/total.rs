@@ -309,6 +309,7 @@ fn deal(
         negative_count: if negative_since.is_some() { dice.pick(&[1, 2, 3, 10]) } else { 0 },
         negative_since,
         last_outcome: dice.pick(&[None, Some(Closed), Some(NotDone), Some(Unknown), Some(NotFound)]),
+        refund: None,
     };
     let asked_at = dice.pick(&[NOW, NOW - SECOND, NOW - 29 * SECOND, NOW - 45 * SECOND]);
     let leave = Leave {

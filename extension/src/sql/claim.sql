@@ -5,18 +5,20 @@
 -- Considered for picking due jobs: one statement over all channels with a lateral per lane (an idle claim then costs as
 -- much as a busy one), and `update ... returning` without the lock first (it waits for rows others hold).
 
+create type paylatch.picked as (flows bigint[], refunds bigint[], inquiries bigint[]);
+
 -- Due jobs of one channel: refunds up to their share, then questions, then new charges with a quarter kept for them,
 -- then business, which spends no wallet budget.
 create function paylatch.pick_jobs(
     p_channel text, p_now timestamptz, p_wallet integer, p_refunds_first integer, p_questions_only boolean,
-    p_business integer) returns bigint[] language sql volatile as $$
+    p_business integer) returns paylatch.picked language sql volatile as $$
     with refund as (
-        select ref_id from paylatch.job
+        select kind, ref_id from paylatch.job
         where channel = p_channel and lane = 'refund' and due_at <= p_now
         order by due_at limit case when p_questions_only then p_wallet else p_refunds_first end
         for update skip locked
     ), ask as (
-        select ref_id from paylatch.job
+        select kind, ref_id from paylatch.job
         where channel = p_channel and lane = 'ask' and due_at <= p_now
         order by due_at limit (p_wallet - (select count(*) from refund)) * case when p_questions_only then 1.0 else 0.75 end
         for update skip locked
@@ -30,16 +32,33 @@ create function paylatch.pick_jobs(
         where channel = p_channel and lane = 'biz' and due_at <= p_now
         order by due_at limit p_business
         for update skip locked
+    ), other as (
+        select kind, ref_id from refund union all select kind, ref_id from ask
     )
-    select array(select ref_id from refund union all select ref_id from ask
-                 union all select ref_id from new union all select ref_id from biz)
+    select row (array(select ref_id from other where kind = 'flow' union all select ref_id from new union all select ref_id from biz),
+                array(select ref_id from other where kind = 'refund'),
+                array(select ref_id from other where kind = 'inquiry'))::paylatch.picked
 $$;
 comment on function paylatch.pick_jobs(text, timestamptz, integer, integer, boolean, integer) is
-    'Locks due jobs of a channel, SKIP LOCKED, lane by lane within the budget; returns their flow ids.';
+    'Locks due jobs of a channel, SKIP LOCKED, lane by lane within the budget; returns the ids of their flows and refunds, and of the flows inquired about.';
+
+-- The one job of one flow, if it is due and its lane has a call left.
+create function paylatch.pick_flow(
+    p_flow_id bigint, p_channel text, p_now timestamptz, p_wallet integer, p_questions_only boolean)
+    returns paylatch.picked language sql volatile as $$
+    with one as (
+        select j.ref_id from paylatch.job j
+        where j.kind = 'flow' and j.ref_id = p_flow_id and j.channel = p_channel and j.due_at <= p_now
+          and (j.lane = 'biz' or (p_wallet > 0 and not (p_questions_only and j.lane = 'new')))
+        for update skip locked
+    )
+    select row (array(select ref_id from one), '{}', '{}')::paylatch.picked
+$$;
+comment on function paylatch.pick_flow(bigint, text, timestamptz, integer, boolean) is 'pick_jobs for one flow alone.';
 
 -- One channel's part of a claim.
 create function paylatch.claim_channel(
-    p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text)
+    p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text, p_flow_id bigint default null)
     returns setof paylatch.planned language plpgsql as $$
 declare
     v record;
@@ -49,7 +68,9 @@ declare
     v_paced boolean;
     v_wallet integer := p_max;
     v_refunds integer := p_max;
+    v_picked paylatch.picked;
     v_ids bigint[];
+    v_refund_ids bigint[] := '{}';
     v_leased integer := 0;
     v_plan paylatch.planned[];
     v_calls integer;
@@ -79,15 +100,32 @@ begin
         end if;
     end if;
 
-    v_ids := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max);
-    v_ids := array(select f.flow_id from paylatch.pay_flow f where f.flow_id = any (v_ids)
+    if p_flow_id is null then
+        v_picked := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max);
+    else
+        v_picked := paylatch.pick_flow(p_flow_id, p_channel, p_now, v_wallet, coalesce(v_grant.questions_only, false));
+    end if;
+    v_ids := array(select f.flow_id from paylatch.pay_flow f where f.flow_id = any (v_picked.flows)
                    order by f.flow_id for update skip locked);
+    if cardinality(v_picked.refunds) > 0 then
+        v_refund_ids := array(select r.refund_id from paylatch.refund r where r.refund_id = any (v_picked.refunds)
+                              order by r.refund_id for update skip locked);
+    end if;
     if v_paced and v_limits.max_in_flight is not null then
-        v_leased := (select count(*) from paylatch.job j where j.kind = 'flow' and j.ref_id = any (v_ids)
-                     and j.lease_token is not null and paylatch.is_wallet_action(j.action));
+        v_leased := (select count(*) from paylatch.job j
+                     where ((j.kind = 'flow' and j.ref_id = any (v_ids)) or (j.kind = 'refund' and j.ref_id = any (v_refund_ids))
+                            or (j.kind = 'inquiry' and j.ref_id = any (v_picked.inquiries)))
+                       and j.lease_token is not null and paylatch.is_wallet_action(j.action));
     end if;
     v_plan := array(select p from paylatch.advance_set(v_ids, null, p_now, p_lease_ms, p_holder,
         case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
+    if v_refund_ids <> '{}' then
+        v_plan := v_plan || array(select p from paylatch.advance_refunds(v_refund_ids, null, p_now, p_lease_ms, p_holder,
+            case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
+    end if;
+    if cardinality(v_picked.inquiries) > 0 then
+        v_plan := v_plan || array(select p from paylatch.lease_inquiries(v_picked.inquiries, p_now, p_lease_ms, p_holder) p);
+    end if;
 
     if v_paced then
         v_calls := (select count(*) from unnest(v_plan) p where paylatch.is_wallet_action(p.action));
@@ -101,8 +139,8 @@ begin
     end if;
     return query select * from unnest(v_plan) p where p.action is not null;
 end $$;
-comment on function paylatch.claim_channel(text, timestamptz, integer, integer, text) is
-    'Claims up to p_max due flows of one channel within its budget. Waits for nothing.';
+comment on function paylatch.claim_channel(text, timestamptz, integer, integer, text, bigint) is
+    'Claims up to p_max due flows, refunds and inquiries of one channel within its budget, or one flow alone. Waits for nothing.';
 
 create function paylatch.claim_actions(driver text, max_actions integer default 200, lease_ms integer default 30000)
     returns setof paylatch.handout language plpgsql volatile security definer
@@ -154,7 +192,40 @@ end $$;
 comment on function paylatch.claim_actions(text, integer, integer) is
     'Due work for a driver: at most max_actions actions, each under a lease of at least lease_ms milliseconds and its lease_token. Commit before you call anyone. send_within_ms: how long after you asked the call may still be sent; later, do not call and report UNAVAILABLE. No rows on a database that is not armed. Errors: PL004, PL007. Upholds rules 1, 10 and 11.';
 
--- After a set failed: each due flow alone, in a subtransaction of its own; the one that fails is frozen.
+create function paylatch.claim_flow(driver text, flow_id bigint, lease_ms integer default 30000)
+    returns setof paylatch.handout language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = '' as $$
+declare
+    v_now timestamptz;
+    v_plan paylatch.planned[];
+begin
+    perform paylatch.require_migrated();
+    if coalesce(driver, '') = '' or flow_id is null or coalesce(lease_ms, 0) not between 1000 and 3600000 then
+        raise exception using errcode = 'PL004', message = 'claim_flow: give a driver name, a flow and lease_ms from 1000 to 3600000';
+    end if;
+    if not paylatch.is_armed() then
+        return;
+    end if;
+    perform set_config('paylatch.actor', left(driver, 64), true);
+    v_now := paylatch.clock();
+    begin
+        v_plan := array(
+            select p from paylatch.pay_flow f
+            cross join lateral paylatch.claim_channel(f.channel, v_now, 1, lease_ms, driver, f.flow_id) p
+            where f.flow_id = claim_flow.flow_id);
+    exception when others then
+        if paylatch.is_passing_error(sqlstate) then
+            raise;
+        end if;
+        perform paylatch.set_aside(claim_flow.flow_id, sqlstate, sqlerrm);
+        return;
+    end;
+    return query select * from paylatch.handouts(v_plan, v_now);
+end $$;
+comment on function paylatch.claim_flow(text, bigint, integer) is
+    'claim_actions for one flow: its action if it is due and its channel has a call left, else no row. For whoever waits for this payment. Errors: PL004, PL007. Upholds rules 1, 10 and 11.';
+
+-- After a set failed: each due flow and refund alone, in a subtransaction of its own; the one that fails is frozen.
 create function paylatch.isolate_poison(
     p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text)
     returns bigint language plpgsql as $$
@@ -183,7 +254,24 @@ begin
             v_bad := v_id;
         end;
     end loop;
+    for v_id in
+        select j.ref_id from paylatch.job j join paylatch.refund r on r.refund_id = j.ref_id
+        where j.kind = 'refund' and j.channel = p_channel and j.due_at <= p_now
+        order by j.ref_id limit p_max for update skip locked loop
+        begin
+            perform from paylatch.advance_refunds(array[v_id], null, p_now, p_lease_ms, p_holder, '{}', '{}');
+            raise exception using errcode = 'PL006', message = 'tried';
+        exception when sqlstate 'PL006' then
+            null;
+        when others then
+            if paylatch.is_passing_error(sqlstate) then
+                raise;
+            end if;
+            perform paylatch.set_aside_refund(v_id, sqlstate, sqlerrm);
+            v_bad := v_id;
+        end;
+    end loop;
     return v_bad;
 end $$;
 comment on function paylatch.isolate_poison(text, timestamptz, integer, integer, text) is
-    'Finds the flows whose processing fails and freezes them alone as POISON; returns the last such flow.';
+    'Finds the flows and refunds whose processing fails and freezes them alone as POISON; returns the last of them.';

@@ -136,13 +136,13 @@ begin
     if not exists (select from new_row n where n.status in ('REFUNDING', 'REFUNDED') or n.frozen_reason is not null) then
         return null;
     end if;
-    insert into paylatch.refund (flow_id, kind, amount, currency, refund_order_no)
-    select n.flow_id, 'COMPENSATION', n.amount, n.currency, paylatch.refund_order_no(n.trade_order_no)
+    insert into paylatch.refund (flow_id, kind, amount, currency, refund_order_no, charge_ref)
+    select n.flow_id, 'COMPENSATION', n.amount, n.currency, paylatch.refund_order_no(n.trade_order_no), n.channel_request_id
     from new_row n join old_row o using (flow_id)
     where n.status = 'REFUNDING' and o.status = 'PAYED';
     update paylatch.refund r
     set status = 'SUCCEEDED', version = r.version + 1, last_action = n.last_action, last_outcome = n.last_outcome,
-        channel_request_id = n.channel_request_id
+        channel_request_id = nullif(n.channel_request_id, r.charge_ref)
     from new_row n join old_row o using (flow_id)
     where n.status = 'REFUNDED' and o.status = 'REFUNDING' and r.flow_id = n.flow_id and r.kind = 'COMPENSATION';
     insert into paylatch.incident (kind, flow_id, says, detail)
@@ -152,47 +152,14 @@ begin
                               'currency', n.currency)
     from new_row n join old_row o using (flow_id)
     where n.frozen_reason is not null and o.frozen_reason is null;
+    insert into paylatch.incident (kind, flow_id, says, detail)
+    select 'DISPUTED', n.flow_id, 'the whole charge goes back, and the customer disputes it as well',
+           jsonb_build_object('amount', n.amount, 'currency', n.currency, 'disputed', o.disputed_amount)
+    from new_row n join old_row o using (flow_id)
+    where n.status = 'REFUNDING' and o.status = 'PAYED' and o.disputed_amount > 0;
     return null;
 end $$;
 comment on function paylatch.on_flow_update_aside() is 'Keeps the compensation beside its flow and opens an incident for each freeze. Upholds rules 2 and 7.';
-
-create function paylatch.on_refund_insert_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, frozen_reason, hash)
-    select 'refund', n.refund_id, n.version, n.updated_at, null, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
-           n.frozen_reason, n.log_hash
-    from new_row n)
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select n.updated_at, n.flow_id, n.refund_id, n.version, paylatch.event_type('refund', null, n.status, false, false)
-    from new_row n;
-    return null;
-end $$;
-comment on function paylatch.on_refund_insert_log() is 'Logs new refunds, and writes their events. Upholds rules 4, 9 and 12.';
-
-create function paylatch.on_refund_update_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, frozen_reason, hash)
-    select 'refund', n.refund_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
-           n.frozen_reason, n.log_hash
-    from new_row n join old_row o using (refund_id))
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select e.* from (
-        select n.updated_at, n.flow_id, n.refund_id, n.version,
-               paylatch.event_type('refund', o.status, n.status, o.frozen_reason is not null, n.frozen_reason is not null) as type
-        from new_row n join old_row o using (refund_id)) e
-    where e.type is not null;
-    return null;
-end $$;
-comment on function paylatch.on_refund_update_log() is
-    'Logs every change of a refund, and writes the events of edges, freezes and resumes. Upholds rules 4, 9 and 12.';
 
 -- Orders have no log: what their events cannot read from one, they carry.
 create function paylatch.on_order_update_event() returns trigger language plpgsql as $$
@@ -216,6 +183,7 @@ begin
                and f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')))
        or (o.kind = 'refund' and exists (select from paylatch.refund r where r.refund_id = o.ref_id
                and r.status in ('REQUESTED', 'PENDING')))
+       or (o.kind = 'inquiry' and not paylatch.in_command()) -- it is nowhere but here
     limit 1;
     if found then
         raise exception using errcode = '23514',

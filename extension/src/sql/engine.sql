@@ -1,6 +1,8 @@
--- The engine: steps of many flows at once. Claiming, reporting and scanning all come through advance_set().
+-- The engine: steps of many flows at once, and of many refunds. Claiming, reporting and scanning all come through
+-- advance_set(); refunds that are no compensation come through advance_refunds().
 --
--- Lock order: the caller has locked the flows, in key order. Rules are Rust (step()); here rows are moved.
+-- Lock order: the caller has locked the flows, in key order, then the refunds. Rules are Rust (step(), refund_step());
+-- here rows are moved.
 
 -- Business in the same database, called in place, in a subtransaction: it commits together with the flow, and one that
 -- fails harms no other. Returns the fact, or what close answered.
@@ -66,7 +68,7 @@ begin
     -- A flow makes at most three edges without anything from outside; a few more rounds would be a bug.
     for v_round in 1 .. 8 loop
         v_plan := array(
-            select row (x.flow_id, x.version, coalesce(x.is_sql and not paylatch.is_wallet_action((x.s).action), false),
+            select row ('flow', x.flow_id, null, x.version, coalesce(x.is_sql and not paylatch.is_wallet_action((x.s).action), false),
                         x.told, (x.s).*)::paylatch.planned
             from (
             select f.flow_id, f.version, t as told, (sp.policy).business_mode = 'sql' as is_sql,
@@ -99,6 +101,7 @@ begin
                                   else f.charge_sent_at end,
             charged_amount = case when p.status = 'PAYED' then f.amount else f.charged_amount end,
             refunded_amount = case when p.status = 'REFUNDING' then f.amount else f.refunded_amount end,
+            disputed_amount = case when p.status = 'REFUNDING' then 0 else f.disputed_amount end,
             frozen_reason = coalesce(p.froze, f.frozen_reason),
             last_action = p.logged_action,
             last_outcome = p.last_outcome,
@@ -143,13 +146,101 @@ end $$;
 comment on function paylatch.advance_set(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
     'Takes each of the locked flows as far as it goes without anything from outside, in a handful of statements, and leases the action that may leave. Upholds rules 1 to 6 and 10.';
 
--- The rows that a driver needs to carry planned actions out.
+-- The same for refunds that are no compensation: one round, since each step of theirs waits for the wallet. Only evidence
+-- can end one, and then its flow changes too: whoever passes p_told has locked the flows first.
+create function paylatch.advance_refunds(
+    p_ids bigint[], p_told paylatch.told[], p_now timestamptz, p_lease_ms integer, p_holder text,
+    p_probing text[], p_paced text[]) returns setof paylatch.planned language plpgsql as $$
+declare
+    v_plan paylatch.planned[];
+begin
+    v_plan := array(
+        select row ('refund', x.flow_id, x.refund_id, x.version, false, x.told, (x.s).*)::paylatch.planned
+        from (
+            select r.flow_id, r.refund_id, r.version, t as told,
+                   paylatch.refund_step(
+                       row (r.refund_id, r.refund_order_no, r.amount, r.currency, r.kind, r.status,
+                            r.frozen_reason is not null, r.retry_count, r.act_unread, r.act_sent_at, r.act_lease_until,
+                            r.negative_count, r.negative_since, r.last_outcome)::paylatch.refund_facts,
+                       sp.policy, t, p_now,
+                       case when p_lease_ms is not null then p_now + make_interval(secs => greatest(p_lease_ms,
+                                3000 + sp.call_timeout_ms) / 1000.0) end,
+                       f.channel = any (p_probing), f.channel <> all (p_paced)) as s
+            from paylatch.refund r
+            join paylatch.pay_flow f on f.flow_id = r.flow_id
+            join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
+            left join unnest(p_told) t on t.refund_id = r.refund_id
+            where r.refund_id = any (p_ids) and r.kind <> 'COMPENSATION'
+            offset 0) x order by x.refund_id);
+
+    update paylatch.refund r
+    set version = p.version + 1,
+        status = p.status,
+        retry_count = p.retry_count,
+        act_unread = p.act_unread,
+        act_sent_at = p.act_sent_at,
+        act_lease_until = p.act_lease_until,
+        negative_count = p.negative_count,
+        negative_since = p.negative_since,
+        frozen_reason = coalesce(p.froze, r.frozen_reason),
+        last_action = p.logged_action,
+        last_outcome = p.last_outcome,
+        last_error_class = case when p.froze is not null then coalesce(p.error_class, 'MANUAL_FREEZE')
+                                when (p.told).refund_id is null then r.last_error_class
+                                else p.error_class end,
+        last_error_code = case when (p.told).refund_id is null then null else left((p.told).code, 64) end,
+        channel_request_id = coalesce(left((p.told).request_id, 128), r.channel_request_id),
+        last_latency_ms = (p.told).latency_ms
+    from unnest(v_plan) p
+    where r.refund_id = p.refund_id and r.version = p.version and p.changed;
+
+    update paylatch.job j
+    set due_at = p.due_at,
+        action = p.action,
+        lease_token = case when p.action is not null then nextval('paylatch.lease_token_seq') end,
+        lease_holder = case when p.action is not null then p_holder end,
+        leased_at = case when p.action is not null then p_now end
+    from unnest(v_plan) p
+    where j.kind = 'refund' and j.ref_id = p.refund_id
+      and (p.changed or p.action is not null or (p.told).refund_id is not null or p.due_at <> j.due_at)
+      and p.status not in ('SUCCEEDED', 'FAILED', 'REJECTED');
+    return query select * from unnest(v_plan);
+end $$;
+comment on function paylatch.advance_refunds(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
+    'Takes one step of each of the locked refunds and leases the action that may leave; arguments as in advance_set(). A success, a refusal for good or a freeze brings flow, order and queue along by trigger. Upholds rules 1, 4, 7 and 10.';
+
+-- Leases the question about each flow that ended as not charged.
+create function paylatch.lease_inquiries(p_ids bigint[], p_now timestamptz, p_lease_ms integer, p_holder text)
+    returns setof paylatch.planned language sql volatile as $$
+    with leased as (
+        update paylatch.job j
+        set action = 'QUERY_CHARGE', lease_token = nextval('paylatch.lease_token_seq'), lease_holder = p_holder, leased_at = p_now,
+            due_at = p_now + make_interval(secs => greatest(p_lease_ms, 3000 + c.call_timeout_ms) / 1000.0)
+        from paylatch.channel c
+        where j.kind = 'inquiry' and j.ref_id = any (p_ids) and c.channel = j.channel
+        returning j.ref_id, j.action, j.due_at, j.lane
+    )
+    select 'inquiry', l.ref_id, null::bigint, null::bigint, false, null::paylatch.told, null, null, null, null, false, l.action,
+           l.due_at, false, null::integer, null::boolean, null::timestamptz, null::timestamptz, null::integer,
+           null::timestamptz, null, l.lane
+    from leased l
+$$;
+comment on function paylatch.lease_inquiries(bigint[], timestamptz, integer, text) is
+    'Leases a QUERY_CHARGE for each inquiry among the locked jobs of these flows.';
+
+create function paylatch.charge_ref(p_flow_id bigint) returns text language sql stable as $$
+    select r.charge_ref from paylatch.refund r where r.flow_id = p_flow_id and r.kind = 'COMPENSATION'
+$$;
+comment on function paylatch.charge_ref(bigint) is
+    'The wallet''s own reference of the charge of a flow that is REFUNDING: the flow''s newest reference is the refund''s once that was answered.';
+
+-- The rows that a driver needs to carry planned actions out. Whoever refunds gets the refund's own amount and number.
 create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
     returns setof paylatch.handout language sql stable as $$
-    select f.flow_id, j.lease_token, f.version, j.action, f.channel, f.scene,
+    select f.flow_id, j.lease_token, coalesce(r.version, f.version), j.action, f.channel, f.scene,
            case when paylatch.is_wallet_action(j.action) then null else sp.business_target end,
-           f.trade_order_no, paylatch.refund_order_no(f.trade_order_no), o.merchant_id, f.user_id, o.biz_key,
-           f.attempt_no, f.amount, f.currency::text,
+           f.trade_order_no, coalesce(r.refund_order_no, paylatch.refund_order_no(f.trade_order_no)), o.merchant_id, f.user_id,
+           o.biz_key, f.attempt_no, coalesce(r.amount, f.amount)::bigint, f.currency::text,
            -- An execution is good for its lease only: after a cancel, that is all that the refund waits for.
            case when j.action = 'EXECUTE_BUSINESS' then least(f.biz_deadline, j.due_at) else f.biz_deadline end,
            greatest(0, floor(extract(epoch from
@@ -157,16 +248,22 @@ create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
                                                                   + make_interval(secs => sp.business_timeout_ms / 1000.0))
                     else j.due_at end - p_now) * 1000)
                - case when paylatch.is_wallet_action(j.action) then sp.call_timeout_ms else sp.business_timeout_ms end)::integer,
-           f.payload
+           f.payload, r.refund_id,
+           case when r.refund_id is not null then r.channel_request_id
+                when j.lane = 'refund' then nullif(f.channel_request_id, paylatch.charge_ref(f.flow_id))
+                else f.channel_request_id end,
+           case when r.refund_id is not null then r.charge_ref when j.lane = 'refund' then paylatch.charge_ref(f.flow_id) end,
+           case when r.refund_id is not null then r.act_sent_at else coalesce(f.act_sent_at, f.charge_sent_at) end
     from unnest(p_plan) p
     join paylatch.pay_flow f on f.flow_id = p.flow_id
     join paylatch.pay_order o on o.order_id = f.order_id
-    join paylatch.job j on j.kind = 'flow' and j.ref_id = f.flow_id
+    join paylatch.job j on j.kind = p.kind and j.ref_id = coalesce(p.refund_id, p.flow_id)
+    left join paylatch.refund r on r.refund_id = p.refund_id
     join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
     where p.action is not null
 $$;
 comment on function paylatch.handouts(paylatch.planned[], timestamptz) is
-    'The leased actions of a plan as a driver needs them. send_within_ms: how long the call may still be sent, so that its answer comes within the lease, and for EXECUTE_BUSINESS no later than the deadline.';
+    'The leased actions of a plan as a driver needs them. channel_ref: the wallet''s own reference of the charge or refund, as far as known; charge_ref: of the charge behind a refund; sent_at: when the act was first announced. send_within_ms: how long the call may still be sent, so that its answer comes within the lease, and for EXECUTE_BUSINESS no later than the deadline.';
 
 -- Errors that say "try again" or "stop", never "this row is bad".
 create function paylatch.is_passing_error(p_sqlstate text) returns boolean language sql immutable parallel safe as $$
@@ -185,9 +282,23 @@ begin
     set due_at = 'infinity', action = null, lease_token = null, lease_holder = null, leased_at = null
     where j.kind = 'flow' and j.ref_id = p_flow_id;
     update paylatch.incident i set detail = i.detail || jsonb_build_object('error', left(p_message, 500))
-    where i.flow_id = p_flow_id and i.kind = 'POISON' and i.resolved_at is null;
+    where i.flow_id = p_flow_id and i.refund_id is null and i.kind = 'POISON' and i.resolved_at is null;
 end $$;
 comment on function paylatch.set_aside(bigint, text, text) is 'Freezes one flow as POISON with the error that its processing raised.';
+
+create function paylatch.set_aside_refund(p_refund_id bigint, p_sqlstate text, p_message text) returns void language plpgsql as $$
+begin
+    update paylatch.refund r
+    set frozen_reason = 'POISON', version = version + 1, last_error_class = 'MANUAL_FREEZE',
+        last_error_code = p_sqlstate, last_action = null, last_outcome = null
+    where r.refund_id = p_refund_id and r.frozen_reason is null and r.status = 'PENDING' and r.kind <> 'COMPENSATION';
+    update paylatch.job j
+    set due_at = 'infinity', action = null, lease_token = null, lease_holder = null, leased_at = null
+    where j.kind = 'refund' and j.ref_id = p_refund_id;
+    update paylatch.incident i set detail = i.detail || jsonb_build_object('error', left(p_message, 500))
+    where i.refund_id = p_refund_id and i.kind = 'POISON' and i.resolved_at is null;
+end $$;
+comment on function paylatch.set_aside_refund(bigint, text, text) is 'Freezes one refund as POISON with the error that its processing raised.';
 
 create function paylatch.is_armed() returns boolean language sql stable as $$
     select exists (select from paylatch.armed a where a.system_identifier = paylatch.system_identifier()

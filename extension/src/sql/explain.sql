@@ -60,7 +60,8 @@ begin
     left join paylatch.job j on j.kind = 'flow' and j.ref_id = f.flow_id
     where f.flow_id = p_flow_id;
     if paylatch.is_terminal(v.status) then
-        return 'nothing: this is final';
+        return case when exists (select from paylatch.job j where j.kind = 'inquiry' and j.ref_id = p_flow_id)
+                    then 'this is final, but the wallet is asked whether it was charged after all' else 'nothing: this is final' end;
     elsif v.frozen_reason is not null then
         return 'nothing by itself; an operator decides and calls resume_pay_flow(' || p_flow_id || ', why)';
     elsif v.due_at is null then
@@ -96,6 +97,11 @@ begin
     where l.kind = 'flow' and l.ref_id = p_flow_id and l.to_status in ('PAYED', 'PAY_FAIL') and l.from_status = 'PAYING'
     order by l.version limit 1;
     return case
+        when v_flow.charged_amount is not null and v_flow.status = 'PAY_FAIL' then
+            (select format('yes, though this payment had failed: %s showed up at %s, by %s; it goes back', v_amount,
+                           paylatch.when_said(l.at), coalesce(paylatch.evidence_said(l.action, l.outcome, null, l.request_id, null), 'hand'))
+             from paylatch.transition_log l where l.kind = 'flow' and l.ref_id = p_flow_id and l.from_status = l.to_status
+               and l.to_status = 'PAY_FAIL' and l.code = 'late charge' order by l.version limit 1)
         when v_flow.charged_amount is not null then
             format('yes, %s was charged: %s, at %s', v_amount, coalesce(paylatch.evidence_said(v_proof.action, v_proof.outcome,
                    v_proof.code, v_proof.request_id, v_proof.latency_ms), 'set by hand'), paylatch.when_said(v_proof.at))
@@ -132,10 +138,43 @@ begin
             case when v_proof.outcome = 'DONE' then ', for another payment' else '' end, paylatch.when_said(v_proof.at))
         when v_flow.status = 'PAYED' then 'not known yet: ' || coalesce(paylatch.evidence_said(v_flow.last_action, v_flow.last_outcome,
             v_flow.last_error_code, null, null), 'nothing was asked') || '; deadline ' || paylatch.when_said(v_flow.biz_deadline)
-        when v_flow.status = 'PAY_FAIL' then 'not begun, since nothing was charged'
+        when v_flow.status = 'PAY_FAIL' then 'not begun, since ' || case when v_flow.charged_amount is null then 'nothing was charged' else 'the payment had failed' end
         else 'not begun; it may begin until ' || paylatch.when_said(v_flow.biz_deadline) end;
 end $$;
 comment on function paylatch.explain_business(bigint) is 'Whether the business of a flow is done, and on what evidence, as a sentence.';
+
+create function paylatch.refund_said(p_refund_id bigint) returns text language plpgsql stable as $$
+declare
+    v record;
+    v_job record;
+    v_now timestamptz := paylatch.clock();
+    v_says text;
+begin
+    select r.* into v from paylatch.refund r where r.refund_id = p_refund_id;
+    v_says := format('%s %s (%s%s): %s', paylatch.money(v.amount, v.currency), v.refund_order_no,
+        case v.kind when 'COMPENSATION' then 'the undo of this payment' when 'AFTER_SALE' then 'after sale'
+                           when 'RECON' then 'of a late charge' else 'made elsewhere as ' || v.external_no end,
+        coalesce(', asked for by ' || coalesce(v.requested_by, v.requested_login), '') || coalesce(': ' || v.reason, ''),
+        case v.status when 'SUCCEEDED' then 'given back' when 'PENDING' then 'under way' when 'FAILED' then 'refused'
+                             when 'REJECTED' then 'not approved' else 'waits for approval' end)
+        || coalesce(', decided by ' || v.decided_by, '')
+        || coalesce(', ' || paylatch.evidence_said(v.last_action, v.last_outcome, v.last_error_code,
+                                                   v.channel_request_id, null), '');
+    if v.status <> 'PENDING' or v.kind = 'COMPENSATION' then
+        return v_says;
+    elsif v.frozen_reason is not null then
+        return v_says || format('; waits for a person: %s; an operator decides and calls resume_refund(%s, why)',
+                                paylatch.frozen_said(v.frozen_reason), v.refund_id);
+    end if;
+    select j.* into v_job from paylatch.job j where j.kind = 'refund' and j.ref_id = v.refund_id;
+    return v_says || case
+        when v_job.ref_id is null then '; its job is missing; the scanner mends it within a minute'
+        when v_job.lease_token is not null and v_job.due_at > v_now
+            then format('; %s is at it: %s is out, an answer is due by %s', v_job.lease_holder, v_job.action, paylatch.when_said(v_job.due_at))
+        else format('; next the wallet is asked %s', case when v.act_unread then 'about it' else 'to refund' end)
+             || case when v_job.due_at <= v_now then ', now' else ' at ' || paylatch.when_said(v_job.due_at) end end;
+end $$;
+comment on function paylatch.refund_said(bigint) is 'How far a refund is, on what evidence, and what happens next, as a sentence.';
 
 create function paylatch.explain(flow_id bigint) returns table (topic text, says text)
     language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -158,17 +197,19 @@ begin
     topic := 'charge'; says := paylatch.explain_charge(explain.flow_id); return next;
     topic := 'business'; says := paylatch.explain_business(explain.flow_id); return next;
     for topic, says in
-        select 'refund', format('%s %s: %s%s', paylatch.money(r.amount, r.currency), r.refund_order_no,
-               case r.status when 'SUCCEEDED' then 'given back' when 'PENDING' then 'under way'
-                             when 'FAILED' then 'refused' when 'REJECTED' then 'not approved' else 'waits for approval' end,
-               coalesce(', ' || paylatch.evidence_said(r.last_action, r.last_outcome, r.last_error_code, r.channel_request_id, null), ''))
-        from paylatch.refund r where r.flow_id = explain.flow_id order by r.refund_id loop
+        select 'refund', paylatch.refund_said(r.refund_id) from paylatch.refund r where r.flow_id = explain.flow_id order by r.refund_id loop
         return next;
     end loop;
     -- A loop without rows leaves null behind.
     if topic is distinct from 'refund' then
         topic := 'refund'; says := 'none'; return next;
     end if;
+    for topic, says in
+        select 'dispute', format('%s, %s: %s since %s', d.dispute_no, paylatch.money(d.amount, v.currency),
+               case d.state when 'OPEN' then 'open' when 'WON' then 'won' else 'lost' end, paylatch.when_said(d.updated_at))
+        from paylatch.dispute d where d.flow_id = explain.flow_id order by d.opened_at, d.dispute_no loop
+        return next;
+    end loop;
     topic := 'next'; says := paylatch.next_said(explain.flow_id); return next;
     if v.frozen_reason is not null then
         topic := 'attention'; says := 'waits for a person: ' || paylatch.frozen_said(v.frozen_reason); return next;
@@ -191,9 +232,20 @@ begin
                || coalesce('; frozen: ' || l.frozen_reason, '') as line
         from paylatch.transition_log l where l.kind = 'flow' and l.ref_id = explain.flow_id
         union all
+        -- A compensation's steps are its flow's.
+        select l.at, l.version, format('%s  refund v%s  %s: %s%s  by %s %s', paylatch.when_said(l.at), l.version, r.refund_order_no,
+               coalesce(nullif(l.from_status, l.to_status) || ' -> ', ''), l.to_status, l.source, l.actor)
+               || coalesce(': ' || case when l.outcome is not null
+                      then paylatch.evidence_said(l.action, l.outcome, l.code, l.request_id, l.latency_ms)
+                      when l.action is not null then l.action || ' is announced'
+                      else l.code end, '')
+               || coalesce('; frozen: ' || l.frozen_reason, '')
+        from paylatch.refund r join paylatch.transition_log l on l.kind = 'refund' and l.ref_id = r.refund_id
+        where r.flow_id = explain.flow_id and r.kind <> 'COMPENSATION'
+        union all
         select r.at, null, format('%s  --  late answer, %s: %s said %s to %s', paylatch.when_said(r.at), r.disposition, r.action, r.outcome, r.driver)
         from paylatch.late_report r where r.flow_id = explain.flow_id) x
     order by x.at, x.version nulls last;
 end $$;
 comment on function paylatch.explain(bigint) is
-    'One flow for a person: topics flow, charge, business, refund, next, attention (if any) and the timeline, one row each. Errors: PL007, PL008 (unknown flow).';
+    'One flow for a person: topics flow, charge, business, refund, dispute (if any), next, attention (if any) and the timeline, one row each. Errors: PL007, PL008 (unknown flow).';

@@ -77,8 +77,7 @@ create function paylatch.read_webhooks(p_channel text, p_event_ids text[], p_now
         select t.*, case
             when t.about = 'other' then 'unknown_type'
             when t.flow_id is null or t.flow_id <> paylatch.flow_id_from(t.flow_id % 8796093022208) -- of another shard
-                 or not exists (select from paylatch.scene s where s.order_prefix =
-                     split_part(regexp_replace(t.number, '^r[0-9]*_', ''), '_', 1)) then 'not_ours'
+                 or not exists (select from paylatch.scene s where s.order_prefix = paylatch.order_prefix_of(t.number)) then 'not_ours'
             when t.trade_order_no is null then null -- its flow is not there yet
             when t.flow_channel <> t.channel or not (case when t.own_refund then t.number like 'r%' and right(t.number, length(t.trade_order_no) + 1) = '_' || t.trade_order_no
                                                           else t.number = t.trade_order_no end) then 'not_ours'

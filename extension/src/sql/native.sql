@@ -4,6 +4,12 @@ create function paylatch.step(
     facts paylatch.flow_facts, policy paylatch.policy, told paylatch.told, now timestamptz,
     lease_until timestamptz, questions_only boolean, wallet_may_leave boolean) returns paylatch.step
     language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_step';
+create function paylatch.refund_step(
+    facts paylatch.refund_facts, policy paylatch.policy, told paylatch.told, now timestamptz,
+    lease_until timestamptz, questions_only boolean, wallet_may_leave boolean) returns paylatch.step
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_refund_step';
+create function paylatch.retry_at(policy paylatch.policy, id bigint, tries integer, now timestamptz) returns timestamptz
+    language c immutable parallel safe strict as 'MODULE_PATHNAME', 'paylatch_retry_at';
 create function paylatch.grant_budget(
     limits paylatch.limits, breaker paylatch.breaker, now timestamptz, want integer, doubtful boolean)
     returns paylatch.grant_given
@@ -24,6 +30,10 @@ create function paylatch.guard_append_only() returns trigger
 
 comment on function paylatch.step(paylatch.flow_facts, paylatch.policy, paylatch.told, timestamptz, timestamptz, boolean, boolean) is
     'One step of one flow, pure: applies what was told (null: nothing) and says the row''s new decision columns, at most one edge, the next action and the due time. lease_until null: no action leaves. Upholds rules 1 to 4.';
+comment on function paylatch.refund_step(paylatch.refund_facts, paylatch.policy, paylatch.told, timestamptz, timestamptz, boolean, boolean) is
+    'One step of one refund that is no compensation, pure, by the rules of a flow that is REFUNDING; status is the refund''s. Upholds rules 1 and 4.';
+comment on function paylatch.retry_at(paylatch.policy, bigint, integer, timestamptz) is
+    'When work with this id is looked at again after so many tries, by its scene''s retry curve. Pure.';
 comment on function paylatch.grant_budget(paylatch.limits, paylatch.breaker, timestamptz, integer, boolean) is
     'How many wallet calls a channel may be asked for now, of which refunds come first, and whether only questions may leave. Pure.';
 comment on function paylatch.spend_budget(paylatch.limits, paylatch.breaker, timestamptz, integer) is
@@ -35,6 +45,6 @@ comment on function paylatch.guard_flow() is
 comment on function paylatch.guard_order() is
     'Row guard of pay_order: legal edge, version + 1, frozen columns, no delete. Raises 23514.';
 comment on function paylatch.guard_refund() is
-    'Row guard of refund: legal edge, version + 1, frozen columns, no delete. Raises 23514.';
+    'Row guard of refund: its beginning and number fit its kind, legal edge, version + 1, frozen columns, no delete; chains the log hash. Raises 23514. Upholds rules 1, 4, 7 and 9.';
 comment on function paylatch.guard_append_only() is
     'Row guard of append-only tables: refuses update and delete. Raises 23514. Upholds rule 9.';

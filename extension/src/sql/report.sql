@@ -1,71 +1,138 @@
 -- Reporting: evidence in, decisions made, the next action out, in a handful of statements for the whole set.
 --
--- Lock order: flows in key order, then what their triggers touch (refund, order, job), the channel last.
+-- Lock order: flows in key order, then refunds, then what their triggers touch (order, job), the channel last.
 
 create type paylatch.reported as (
     disposition text, status text, frozen_reason text,
     flow_id bigint, lease_token bigint, version bigint, action text, channel text, scene text, business_target text,
     order_no text, refund_no text, merchant_id text, user_id text, biz_key text, attempt_no integer, amount bigint,
-    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb);
+    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb, refund_id bigint, channel_ref text,
+    charge_ref text, sent_at timestamptz);
 
--- One report beside the row that it speaks of.
+-- One report beside the row that it speaks of; kind as in job.
 create type paylatch.report as (
-    n bigint, flow_id bigint, lease_token bigint, channel text, disposition text, status text, told paylatch.told);
+    n bigint, kind text, flow_id bigint, refund_id bigint, lease_token bigint, channel text, disposition text, status text,
+    told paylatch.told);
 
--- Takes reports apart and says of each whether it may decide. The flows are locked.
+-- Takes reports apart and says of each whether it may decide. The flows and refunds are locked.
 create function paylatch.read_reports(p_evidence jsonb) returns setof paylatch.report language sql stable as $$
-    select e.n, e.flow_id, e.lease_token, f.channel,
-           case when f.flow_id is null or not paylatch.is_evidence(e.action, e.outcome) or e.again > 1 then 'rejected'
-                when j.lease_token = e.lease_token and j.action = e.action and f.frozen_reason is null
-                     and paylatch.answers_state(f.status, e.action) then 'applied'
-                else paylatch.late_disposition(f.status, e.action, e.outcome, e.owner = f.trade_order_no) end,
-           f.status::text,
+    select e.n, e.kind, e.flow_id, e.refund_id, e.lease_token, e.channel,
+           case when e.status is null or not paylatch.is_evidence(e.action, e.outcome) or e.again > 1 then 'rejected'
+                when j.lease_token = e.lease_token and j.action = e.action and e.frozen_reason is null
+                     and (e.kind = 'inquiry' or paylatch.answers_state(e.answering, e.action)) then 'applied'
+                when e.kind = 'refund' then paylatch.late_refund_disposition(e.refund_kind, e.status, e.action, e.outcome)
+                else paylatch.late_disposition(e.status, e.action, e.outcome, e.owner = e.trade_order_no) end,
+           e.status,
            row (e.action, e.outcome,
-                least(paylatch.clock(), coalesce(j.leased_at, f.updated_at) + make_interval(secs => greatest(e.waited_ms, 0) / 1000.0)),
+                least(paylatch.clock(), coalesce(j.leased_at, e.updated_at) + make_interval(secs => greatest(e.waited_ms, 0) / 1000.0)),
                 e.order_no, e.amount, e.currency, e.owner, e.flow_id, left(coalesce(e.code, e.message), 64),
-                left(e.request_id, 128), e.took_ms)::paylatch.told
-    from (select r.*, x.n, row_number() over (partition by r.flow_id order by x.n) as again
+                left(e.request_id, 128), e.took_ms, e.refund_id)::paylatch.told
+    from (select r.*, x.n, row_number() over (partition by r.flow_id, r.refund_id order by x.n) as again,
+                 f.channel, f.trade_order_no, f.updated_at, d.kind as refund_kind,
+                 case when r.refund_id is not null then d.status else f.status end::text as status,
+                 case when r.refund_id is not null then d.frozen_reason else f.frozen_reason end as frozen_reason,
+                 -- A refund on its way is decided as a flow that is REFUNDING.
+                 case when r.refund_id is null then f.status when d.status = 'PENDING' then 'REFUNDING' else 'REFUNDED' end as answering,
+                 case when r.refund_id is not null then 'refund'
+                      when f.status = 'PAY_FAIL' and r.action = 'QUERY_CHARGE' then 'inquiry' else 'flow' end as kind
           from jsonb_array_elements(p_evidence) with ordinality x(element, n)
           cross join lateral jsonb_to_record(x.element) as r(
-              flow_id bigint, lease_token bigint, action text, outcome text, waited_ms bigint, took_ms integer,
-              code text, message text, request_id text, order_no text, amount bigint, currency text, owner text)) e
-    left join paylatch.pay_flow f on f.flow_id = e.flow_id
-    left join paylatch.job j on j.kind = 'flow' and j.ref_id = e.flow_id
+              flow_id bigint, refund_id bigint, lease_token bigint, action text, outcome text, waited_ms bigint, took_ms integer,
+              code text, message text, request_id text, order_no text, amount bigint, currency text, owner text)
+          left join paylatch.pay_flow f on f.flow_id = r.flow_id
+          left join paylatch.refund d on d.refund_id = r.refund_id and d.flow_id = r.flow_id and d.kind <> 'COMPENSATION') e
+    left join paylatch.job j on j.kind = e.kind and j.ref_id = coalesce(e.refund_id, e.flow_id)
 $$;
 comment on function paylatch.read_reports(jsonb) is
     'Each report with its row''s state and its disposition: applied may decide; the others are late or no evidence. A fact counts as read no later than its request started: lease start plus waited_ms.';
 
 -- Reports that must not decide: recorded; one that contradicts its row''s branch freezes the flow or opens an incident.
 create function paylatch.keep_late(p_late paylatch.report[], p_driver text, p_now timestamptz) returns void language plpgsql as $$
+declare
+    v record;
 begin
-    insert into paylatch.late_report (flow_id, disposition, driver, lease_token, action, outcome, code, request_id)
-    select l.flow_id, l.disposition, p_driver, l.lease_token, left((l.told).action, 32), left((l.told).outcome, 32),
-           (l.told).code, (l.told).request_id
+    insert into paylatch.late_report (flow_id, refund_id, disposition, driver, lease_token, action, outcome, code, request_id)
+    select l.flow_id, l.refund_id, l.disposition, p_driver, l.lease_token, left((l.told).action, 32),
+           left((l.told).outcome, 32), (l.told).code, (l.told).request_id
     from unnest(p_late) l where l.status is not null;
     update paylatch.pay_flow f
     set frozen_reason = 'EXCLUDED_BRANCH', version = f.version + 1, last_action = (l.told).action,
         last_outcome = (l.told).outcome, last_error_class = 'MANUAL_FREEZE', last_error_code = (l.told).code
     from unnest(p_late) l
-    where f.flow_id = l.flow_id and l.disposition = 'conflict' and f.frozen_reason is null
+    where f.flow_id = l.flow_id and l.kind = 'flow' and l.disposition = 'conflict' and f.frozen_reason is null
       and f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
     update paylatch.job j
-    set due_at = case when l.disposition = 'conflict' then 'infinity' else p_now end,
+    set due_at = case when l.kind = 'flow' and l.disposition = 'conflict' then 'infinity' else p_now end,
         lease_token = null, lease_holder = null, leased_at = null, action = null
     from unnest(p_late) l
-    where j.kind = 'flow' and j.ref_id = l.flow_id and j.due_at < 'infinity'
+    where j.kind = l.kind and j.ref_id = coalesce(l.refund_id, l.flow_id) and j.due_at < 'infinity'
       and (l.disposition = 'conflict' or (l.disposition = 'stale' and (j.lease_token is null or j.due_at <= p_now)));
-    insert into paylatch.incident (kind, flow_id, says, detail)
-    select case when l.status = 'PAY_FAIL' then 'LATE_CHARGE' else 'EXCLUDED_BRANCH' end, l.flow_id,
-           format('%s answered %s for a flow that is %s', (l.told).action, (l.told).outcome, l.status),
-           jsonb_build_object('driver', p_driver, 'order_no', (l.told).order_no, 'amount', (l.told).amount,
-                              'currency', (l.told).currency, 'owner', (l.told).owner, 'request_id', (l.told).request_id)
-    from unnest(p_late) l
-    where l.disposition = 'conflict' and l.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')
-      and not exists (select from paylatch.incident i where i.flow_id = l.flow_id and i.resolved_at is null
-                      and i.says = format('%s answered %s for a flow that is %s', (l.told).action, (l.told).outcome, l.status));
+    -- Money that moved all the same is accounted for.
+    for v in
+        select l.kind, l.flow_id, l.refund_id, l.told, f.trade_order_no, f.amount, f.currency,
+               d.refund_order_no, d.amount as refund_amount
+        from unnest(p_late) l join paylatch.pay_flow f on f.flow_id = l.flow_id left join paylatch.refund d on d.refund_id = l.refund_id
+        where l.disposition = 'conflict' and (l.told).outcome = 'SUCCEEDED' and (l.kind = 'refund' or l.status = 'PAY_FAIL')
+        order by l.flow_id, l.refund_id loop
+        if v.kind = 'refund' and paylatch.is_full_echo(v.refund_order_no, v.refund_amount, v.currency, (v.told).order_no,
+                                                       (v.told).amount, (v.told).currency) then
+            perform paylatch.record_external_refund(v.flow_id, v.refund_order_no, v.refund_amount, v.currency);
+        elsif v.kind <> 'refund' and paylatch.is_full_echo(v.trade_order_no, v.amount, v.currency, (v.told).order_no,
+                                                           (v.told).amount, (v.told).currency) then
+            perform paylatch.late_charge(v.flow_id, (v.told).request_id);
+        end if;
+    end loop;
+    insert into paylatch.incident (kind, flow_id, refund_id, says, detail)
+    select x.kind, x.flow_id, x.refund_id, x.says, x.detail
+    from (select case when l.kind = 'refund' then 'LATE_REFUND' when l.status = 'PAY_FAIL' then 'LATE_CHARGE' else 'EXCLUDED_BRANCH' end as kind,
+                 l.flow_id, l.refund_id,
+                 format('%s answered %s for a %s that is %s', (l.told).action, (l.told).outcome,
+                        case l.kind when 'refund' then 'refund' else 'flow' end, l.status) as says,
+                 jsonb_build_object('driver', p_driver, 'order_no', (l.told).order_no, 'amount', (l.told).amount,
+                                    'currency', (l.told).currency, 'owner', (l.told).owner, 'request_id', (l.told).request_id) as detail
+          from unnest(p_late) l
+          where l.disposition = 'conflict'
+            and l.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL', 'REQUESTED', 'SUCCEEDED', 'FAILED', 'REJECTED')) x
+    where not exists (select from paylatch.incident i where i.flow_id = x.flow_id and i.refund_id is not distinct from x.refund_id
+                      and i.resolved_at is null and (i.says = x.says or (x.kind = 'LATE_CHARGE' and i.kind = x.kind)));
 end $$;
 comment on function paylatch.keep_late(paylatch.report[], text, timestamptz) is
-    'Records late reports; freezes flows, or opens incidents for ended ones, where a report contradicts the branch. Upholds rule 4.';
+    'Records late reports; freezes flows, or opens incidents for ended ones, where a report contradicts the branch. A charge of a flow that is PAY_FAIL comes back by late_charge(). Upholds rules 4 and 7.';
+
+-- What inquiries brought: until one definite answer.
+create function paylatch.settle_inquiries(p_reports paylatch.report[], p_now timestamptz) returns void language plpgsql as $$
+declare
+    v record;
+begin
+    for v in
+        select r.flow_id, r.told, f.amount, f.currency, sp.policy, coalesce(j.tries, 0) + 1 as tries,
+               paylatch.inquiry_answer((r.told).outcome, paylatch.is_full_echo(f.trade_order_no, f.amount, f.currency,
+                   (r.told).order_no, (r.told).amount, (r.told).currency)) as answer
+        from unnest(p_reports) r
+        join paylatch.pay_flow f on f.flow_id = r.flow_id
+        join paylatch.job j on j.kind = 'inquiry' and j.ref_id = r.flow_id
+        join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
+        order by r.flow_id loop
+        if v.answer = 'open' then
+            update paylatch.job j
+            set tries = v.tries, due_at = paylatch.retry_at(v.policy, v.flow_id, v.tries, p_now),
+                lease_token = null, lease_holder = null, leased_at = null, action = null
+            where j.kind = 'inquiry' and j.ref_id = v.flow_id;
+            continue;
+        end if;
+        delete from paylatch.job j where j.kind = 'inquiry' and j.ref_id = v.flow_id;
+        if v.answer = 'charged' then
+            perform paylatch.late_charge(v.flow_id, (v.told).request_id);
+        elsif v.answer = 'contradicted' then
+            insert into paylatch.incident (kind, flow_id, says, detail)
+            values ('EVIDENCE_MISMATCH', v.flow_id, 'asked about a flow that is PAY_FAIL, the wallet names a charge with another number, amount or currency',
+                    jsonb_build_object('order_no', (v.told).order_no, 'amount', (v.told).amount, 'currency', (v.told).currency,
+                                       'request_id', (v.told).request_id));
+        end if;
+    end loop;
+end $$;
+comment on function paylatch.settle_inquiries(paylatch.report[], timestamptz) is
+    'Answers about flows that ended as PAY_FAIL: a charge after all comes back by late_charge(); nothing definite is asked again by the scene''s retry curve; anything else ends the inquiry.';
 
 -- What the answers say of each channel: they feed its breaker and free its calls under way.
 create function paylatch.settle_channels(p_reports paylatch.report[], p_now timestamptz) returns void language plpgsql as $$
@@ -118,31 +185,53 @@ declare
     v_now timestamptz := paylatch.clock();
     v_reports paylatch.report[];
     v_plan paylatch.planned[];
+    v_aside boolean;
+    v_paced text[];
 begin
     perform from paylatch.pay_flow f
     where f.flow_id in (select (e.value ->> 'flow_id')::bigint from jsonb_array_elements(p_evidence) e)
     order by f.flow_id for update;
+    v_aside := jsonb_path_exists(p_evidence, '$[*].refund_id ? (@ != null)');
+    if v_aside then
+        perform from paylatch.refund r
+        where r.refund_id in (select (e.value ->> 'refund_id')::bigint from jsonb_array_elements(p_evidence) e)
+        order by r.refund_id for update;
+    end if;
     v_reports := array(select r from paylatch.read_reports(p_evidence) r);
     if exists (select from unnest(v_reports) r where r.disposition <> 'applied') then
         perform paylatch.keep_late(array(select r from unnest(v_reports) r where r.disposition <> 'applied'), p_driver, v_now);
     end if;
+    -- Where a channel is paced, its next wallet call goes through the queue and its budget.
+    v_paced := array(select c.channel from paylatch.channel c join paylatch.channel_state s using (channel)
+                     where c.max_in_flight is not null or c.rate_per_second is not null or s.breaker <> 'closed'
+                        or s.moved_at > v_now - make_interval(secs => c.ramp_ms / 1000.0));
     v_plan := array(
         select p from paylatch.advance_set(
-            array(select r.flow_id from unnest(v_reports) r where r.disposition = 'applied'),
-            array(select r.told from unnest(v_reports) r where r.disposition = 'applied'),
-            v_now, p_lease_ms, p_driver, '{}',
-            -- Where a channel is paced, its next wallet call goes through the queue and its budget.
-            array(select c.channel from paylatch.channel c join paylatch.channel_state s using (channel)
-                  where c.max_in_flight is not null or c.rate_per_second is not null or s.breaker <> 'closed'
-                     or s.moved_at > v_now - make_interval(secs => c.ramp_ms / 1000.0))) p);
+            array(select r.flow_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'),
+            array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'),
+            v_now, p_lease_ms, p_driver, '{}', v_paced) p);
+    if v_aside then
+        v_plan := v_plan || array(
+            select p from paylatch.advance_refunds(
+                array(select r.refund_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
+                array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
+                v_now, p_lease_ms, p_driver, '{}', v_paced) p);
+    end if;
+    if exists (select from unnest(v_reports) r where r.kind = 'inquiry') then
+        perform paylatch.settle_inquiries(array(select r from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'inquiry'), v_now);
+    end if;
     perform paylatch.settle_channels(v_reports, v_now);
     return query
-    select r.disposition, coalesce(f.status::text, r.status), f.frozen_reason, r.flow_id, h.lease_token, h.version, h.action,
+    select r.disposition, coalesce(d.status::text, f.status::text, r.status), case when d.refund_id is null then f.frozen_reason else d.frozen_reason end,
+           r.flow_id, h.lease_token, h.version, h.action,
            h.channel, h.scene, h.business_target, h.order_no, h.refund_no, h.merchant_id, h.user_id, h.biz_key,
-           h.attempt_no, h.amount, h.currency, h.valid_until, h.send_within_ms, h.payload
+           h.attempt_no, h.amount, h.currency, h.valid_until, h.send_within_ms, h.payload, r.refund_id, h.channel_ref,
+           h.charge_ref, h.sent_at
     from unnest(v_reports) r
     left join paylatch.pay_flow f on f.flow_id = r.flow_id
+    left join paylatch.refund d on d.refund_id = r.refund_id
     left join paylatch.handouts(v_plan, v_now) h on h.flow_id = r.flow_id and r.disposition = 'applied'
+         and coalesce(h.refund_id, 0) = coalesce(r.refund_id, 0)
     order by r.n;
 end $$;
 comment on function paylatch.report_set(text, jsonb, integer) is 'report_evidence for a set in which no row is bad.';
@@ -155,6 +244,7 @@ declare
     v_state text;
     v_says text;
     v_id text;
+    v_refund text;
 begin
     perform paylatch.require_migrated();
     if coalesce(driver, '') = '' or jsonb_typeof(evidence) is distinct from 'array' or jsonb_array_length(evidence) > 1000
@@ -182,14 +272,20 @@ begin
             get stacked diagnostics v_state = returned_sqlstate, v_says = message_text;
             v_id := case when jsonb_typeof(v_one) = 'object' then v_one ->> 'flow_id' end;
             v_id := case when v_id ~ '^\d{1,16}$' then v_id end;
+            v_refund := case when jsonb_typeof(v_one) = 'object' then v_one ->> 'refund_id' end;
+            v_refund := case when v_refund ~ '^\d{1,16}$' then v_refund end;
             -- A malformed element says nothing of its flow, which will ask again; anything else is the flow's own fault.
-            if v_id is not null and left(v_state, 2) <> '22' then
+            if left(v_state, 2) = '22' then
+                null;
+            elsif v_refund is not null then
+                perform paylatch.set_aside_refund(v_refund::bigint, v_state, v_says);
+            elsif v_id is not null then
                 perform paylatch.set_aside(v_id::bigint, v_state, v_says);
             end if;
             return next row ('rejected', null, null, v_id::bigint, null, null, null, null, null, null, null, null, null, null,
-                             null, null, null, null, null, null, null)::paylatch.reported;
+                             null, null, null, null, null, null, null, v_refund::bigint, null, null, null)::paylatch.reported;
         end;
     end loop;
 end $$;
 comment on function paylatch.report_evidence(text, jsonb, integer) is
-    'Evidence for leased actions: a JSON array of at most 1000 objects {flow_id, lease_token, action, outcome, waited_ms, took_ms, code, message, request_id, order_no, amount, currency, owner}. waited_ms: from receiving the action to starting the request. One row each: disposition applied, replayed, stale (recorded, not applied), conflict (incident) or rejected (no evidence); and the next action, leased for at least lease_ms (null: none is handed out). Errors: PL004, PL007. Upholds rules 1 to 4 and 10.';
+    'Evidence for leased actions: a JSON array of at most 1000 objects {flow_id, refund_id (of a refund''s handout, else absent), lease_token, action, outcome, waited_ms, took_ms, code, message, request_id, order_no, amount, currency, owner}. waited_ms: from receiving the action to starting the request. One row each: disposition applied, replayed, stale (recorded, not applied), conflict (incident) or rejected (no evidence); and the next action, leased for at least lease_ms (null: none is handed out). Errors: PL004, PL007. Upholds rules 1 to 4 and 10.';

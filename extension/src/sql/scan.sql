@@ -48,10 +48,11 @@ end $$;
 comment on function paylatch.scan_round(timestamptz, integer) is
     'Takes every due flow that needs nobody outside as far as it goes, in sets of 500; returns how many it looked at.';
 
--- Re-creates job rows that are missing for unfinished flows with an id above p_above.
-create function paylatch.mend_queue(p_above bigint) returns integer language plpgsql as $$
+-- Re-creates job rows that are missing for unfinished flows and refunds with an id above p_above and p_refunds_above.
+create function paylatch.mend_queue(p_above bigint, p_refunds_above bigint) returns integer language plpgsql as $$
 declare
     v_mended integer;
+    v_refunds integer;
 begin
     insert into paylatch.job (kind, ref_id, channel, lane, due_at)
     select 'flow', f.flow_id, f.channel, paylatch.lane_of(f.status),
@@ -61,9 +62,17 @@ begin
       and not exists (select from paylatch.job j where j.kind = 'flow' and j.ref_id = f.flow_id)
     on conflict do nothing;
     get diagnostics v_mended = row_count;
-    return v_mended;
+    insert into paylatch.job (kind, ref_id, channel, lane, due_at)
+    select 'refund', r.refund_id, f.channel, 'refund',
+           case when r.status = 'PENDING' and r.frozen_reason is null then paylatch.clock() else 'infinity' end
+    from paylatch.refund r join paylatch.pay_flow f using (flow_id)
+    where r.refund_id > p_refunds_above and r.status in ('REQUESTED', 'PENDING') and r.kind <> 'COMPENSATION'
+      and not exists (select from paylatch.job j where j.kind = 'refund' and j.ref_id = r.refund_id)
+    on conflict do nothing;
+    get diagnostics v_refunds = row_count;
+    return v_mended + v_refunds;
 end $$;
-comment on function paylatch.mend_queue(bigint) is 'Re-creates missing job rows of unfinished flows above an id; returns how many. Upholds rule 6.';
+comment on function paylatch.mend_queue(bigint, bigint) is 'Re-creates missing job rows of unfinished flows and refunds above an id of each; returns how many. Upholds rule 6.';
 
 -- Begins a task's run for the present period; null where another run is under way. Missed periods are counted: one run
 -- makes up for all of them, since each looks at everything that is due.
@@ -106,7 +115,7 @@ begin
     if v_period is null then
         return null;
     end if;
-    v_says := jsonb_build_object('partitions_made', paylatch.make_partitions(p_now), 'jobs_mended', paylatch.mend_queue(0),
+    v_says := jsonb_build_object('partitions_made', paylatch.make_partitions(p_now), 'jobs_mended', paylatch.mend_queue(0, 0),
                                  'webhooks_forgotten', paylatch.forget_webhooks(p_now));
     delete from paylatch.task_run where started_at < p_now - interval '90 days';
     perform paylatch.end_task('maintain', v_period, v_says);
@@ -121,6 +130,7 @@ declare
     v_now timestamptz;
     v_period timestamptz;
     v_above bigint;
+    v_refunds_above bigint;
     v_decided integer;
     v_mended integer;
     v_webhooks integer;
@@ -133,11 +143,12 @@ begin
     if v_period is null then
         return jsonb_build_object('skipped', 'another scan is running');
     end if;
-    -- Flows created since the round before last; the daily task looks at the rest.
-    select coalesce(min((r.says ->> 'flow_high')::bigint), 0) into v_above
+    -- Flows and refunds created since the round before last; the daily task looks at the rest.
+    select coalesce(min((r.says ->> 'flow_high')::bigint), 0), coalesce(min((r.says ->> 'refund_high')::bigint), 0)
+    into v_above, v_refunds_above
     from (select says from paylatch.task_run where task = 'scan' and finished_at is not null and period_at < v_period
           order by period_at desc limit 2) r;
-    v_mended := paylatch.mend_queue(v_above);
+    v_mended := paylatch.mend_queue(v_above, v_refunds_above);
     v_decided := case when paylatch.is_armed() then paylatch.scan_round(v_now) else 0 end; -- a copy decides nothing
     v_webhooks := case when paylatch.is_armed() then paylatch.apply_waiting(null, v_now) else 0 end;
     -- The exact number of calls under way, whatever crashed in between.
@@ -153,10 +164,11 @@ begin
         'overdue', count(*) filter (where j.lease_token is null and j.due_at < v_now - interval '1 minute'),
         'leases_expired', count(*) filter (where j.lease_token is not null and j.due_at < v_now),
         'frozen', count(*) filter (where j.due_at = 'infinity'),
-        'flow_high', (select paylatch.flow_id_from(case when q.is_called then q.last_value else 0 end) from paylatch.flow_id_seq q))
+        'flow_high', (select paylatch.flow_id_from(case when q.is_called then q.last_value else 0 end) from paylatch.flow_id_seq q),
+        'refund_high', (select case when q.is_called then q.last_value else 0 end from paylatch.refund_id_seq q))
     into v_says from paylatch.job j;
     if (v_says ->> 'overdue')::integer > 0 then
-        raise log 'paylatch: % unfinished flows are due for more than a minute and nobody claims them; is a daemon running?',
+        raise log 'paylatch: % unfinished flows and refunds are due for more than a minute and nobody claims them; is a daemon running?',
             v_says ->> 'overdue';
     end if;
     v_says := v_says || coalesce(jsonb_build_object('maintain', paylatch.maintain(caller, v_now)), '{}');

@@ -22,6 +22,12 @@ create type paylatch.flow_facts as (
     status text, frozen boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz,
     act_lease_until timestamptz, negative_count integer, negative_since timestamptz, last_outcome text);
 
+-- The row of a refund that is no compensation, as decisions see it.
+create type paylatch.refund_facts as (
+    refund_id bigint, refund_order_no text, amount bigint, currency text, kind text, status text, frozen boolean,
+    retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
+    negative_count integer, negative_since timestamptz, last_outcome text);
+
 -- The settings of a scene and its channel.
 create type paylatch.policy as (
     business_mode text, business_can_close boolean, biz_grace_ms bigint, retry_base_ms integer,
@@ -29,10 +35,10 @@ create type paylatch.policy as (
     slow_interval_ms bigint, refund_max_failures integer, can_resend boolean, can_close_charge boolean,
     resend_window_ms bigint, not_found_final_after_ms bigint);
 
--- What came back for one flow. The first seven columns decide; the rest is kept for people.
+-- What came back for one flow, or for one refund of it. The first seven columns decide; the rest is kept for people.
 create type paylatch.told as (
     action text, outcome text, asked_at timestamptz, order_no text, amount bigint, currency text, owner text,
-    flow_id bigint, code text, request_id text, latency_ms integer);
+    flow_id bigint, code text, request_id text, latency_ms integer, refund_id bigint);
 
 -- The row after a step, and what to do with it.
 create type paylatch.step as (
@@ -41,8 +47,9 @@ create type paylatch.step as (
     negative_count integer, negative_since timestamptz, last_outcome text, lane text);
 
 -- A step planned for one row, with the version that it was planned on; in_place: its action is done in this database.
+-- kind: flow, refund (refund_id says which) or inquiry, as in job.
 create type paylatch.planned as (
-    flow_id bigint, version bigint, in_place boolean, told paylatch.told, -- and the columns of paylatch.step
+    kind text, flow_id bigint, refund_id bigint, version bigint, in_place boolean, told paylatch.told, -- and the columns of paylatch.step
     status text, froze text, error_class text, logged_action text, changed boolean, action text, due_at timestamptz,
     again boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
     negative_count integer, negative_since timestamptz, last_outcome text, lane text);
@@ -62,7 +69,8 @@ create type paylatch.grant_given as (
 create type paylatch.handout as (
     flow_id bigint, lease_token bigint, version bigint, action text, channel text, scene text, business_target text,
     order_no text, refund_no text, merchant_id text, user_id text, biz_key text, attempt_no integer, amount bigint,
-    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb);
+    currency text, valid_until timestamptz, send_within_ms integer, payload jsonb, refund_id bigint, channel_ref text,
+    charge_ref text, sent_at timestamptz);
 
 -- One event, whole. envelope is what is published.
 create type paylatch.event as (

@@ -30,6 +30,16 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('refund', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('refund', 't50_log', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_insert_log'),
         ('refund', 't50_log_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_update_log'),
+        ('refund', 't60_held_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_insert_held'),
+        ('refund', 't60_aside_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_update_aside'),
+        ('refund', 't70_order_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_insert_order'),
+        ('refund', 't70_order_update', 'AFTER UPDATE', 'REFERENCING OLD TABLE AS old_row NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_update_order'),
+        ('refund', 't80_job_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_insert_job'),
+        ('refund', 't80_job_update', 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_refund_update_job'),
+        ('dispute', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_dispute'),
+        ('dispute', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('dispute', 't60_held_insert', 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_dispute_held'),
+        ('dispute', 't60_held_update', 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_row FOR EACH STATEMENT', 'on_dispute_held'),
         ('job', 't10_guard', 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_row FOR EACH STATEMENT', 'guard_job_delete'),
         ('job', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('job', 't12_guard_identity', 'BEFORE UPDATE OF kind, ref_id', 'FOR EACH ROW', 'refuse_direct'),
@@ -78,6 +88,10 @@ create function paylatch.verify_constraints() returns setof text language sql st
         ('pay_order', 'one_order_per_target', 'UNIQUE (merchant_id, scene, user_id, biz_key)'),
         ('refund', 'refund_pkey', 'PRIMARY KEY (refund_id)'),
         ('refund', 'one_refund_per_number', 'UNIQUE (refund_order_no)'),
+        ('refund', 'ended_refund_is_not_frozen', $c$CHECK (((frozen_reason IS NULL) OR ((status)::text = 'PENDING'::text)))$c$),
+        ('refund', 'external_is_named', $c$CHECK (((kind = 'EXTERNAL'::text) = (external_no IS NOT NULL)))$c$),
+        ('dispute', 'dispute_pkey', 'PRIMARY KEY (flow_id, dispute_no)'),
+        ('dispute', 'dispute_state_known', $c$CHECK ((state = ANY (ARRAY['OPEN'::text, 'WON'::text, 'LOST'::text])))$c$),
         ('job', 'job_pkey', 'PRIMARY KEY (kind, ref_id)'),
         ('transition_log', 'transition_log_pkey', 'PRIMARY KEY (kind, ref_id, version, at)'),
         ('webhook_event', 'one_event_per_id', 'PRIMARY KEY (channel, event_id)'),
@@ -150,13 +164,20 @@ begin
         group by l.ref_id, l.to_status having count(*) > 1
         union all
         select format('%s is used by %s refunds', r.refund_order_no, count(*)) from paylatch.refund r
-        group by r.refund_order_no having count(*) > 1) x;
+        group by r.refund_order_no having count(*) > 1
+        union all
+        select format('refund %s of flow %s bears %s', r.refund_id, r.flow_id, r.refund_order_no) from paylatch.refund r
+        where paylatch.flow_id_of(r.refund_order_no) is distinct from r.flow_id
+        union all
+        select format('flow %s has %s refunds for what was made elsewhere as %s', r.flow_id, count(*), r.external_no)
+        from paylatch.refund r where r.external_no is not null group by r.flow_id, r.external_no having count(*) > 1) x;
     return query
-    select 2, 'no compensation beside BIZ_SUCCESS; after-sale refunds only there', count(*), min(x.says) from (
+    select 2, 'no compensation beside BIZ_SUCCESS; other refunds only of ended charges', count(*), min(x.says) from (
         select format('refund %s (%s) of flow %s, which is %s', r.refund_id, r.kind, r.flow_id, f.status) as says
         from paylatch.refund r left join paylatch.pay_flow f using (flow_id)
         where f.flow_id is null or (r.kind = 'COMPENSATION' and f.status not in ('REFUNDING', 'REFUNDED'))
-           or (r.kind = 'AFTER_SALE' and f.status <> 'BIZ_SUCCESS')) x;
+           or (r.kind in ('AFTER_SALE', 'EXTERNAL') and f.status <> 'BIZ_SUCCESS')
+           or (r.kind = 'RECON' and (f.status <> 'PAY_FAIL' or f.charged_amount is null))) x;
     return query
     select 3, 'REFUNDED implies charged, and not owned by this attempt', count(*), min(x.says) from (
         select format('flow %s is %s without a charge', f.flow_id, f.status) as says from paylatch.pay_flow f
@@ -165,7 +186,11 @@ begin
         select format('flow %s is %s, its compensation %s', f.flow_id, f.status, coalesce(r.status::text, 'is missing'))
         from paylatch.pay_flow f left join paylatch.refund r on r.flow_id = f.flow_id and r.kind = 'COMPENSATION'
         where f.status in ('REFUNDING', 'REFUNDED')
-          and r.status is distinct from case f.status when 'REFUNDED' then 'SUCCEEDED' else 'PENDING' end) x;
+          and r.status is distinct from case f.status when 'REFUNDED' then 'SUCCEEDED' else 'PENDING' end
+        union all
+        select format('flow %s was charged although it is PAY_FAIL, and nothing gives it back', f.flow_id) from paylatch.pay_flow f
+        where f.status = 'PAY_FAIL' and f.charged_amount is not null
+          and not exists (select from paylatch.refund r where r.flow_id = f.flow_id and r.kind = 'RECON')) x;
     return query
     select 5, 'one live attempt per order, numbered without gaps, none after PAID', count(*), min(x.says) from (
         select format('order %s has %s live attempts', f.order_id, count(*)) as says from paylatch.pay_flow f
@@ -182,13 +207,13 @@ begin
         where a.attempts <> a.last_no or a.attempts <> o.attempt_count or a.won > 1 or a.won_no <> a.last_no
            or o.live_flow_id is distinct from a.live_id or o.paid_flow_id is distinct from a.won_id
            or o.status <> case when a.live_id is not null then 'PROCESSING' when a.won = 0 then 'PENDING'
-                               when o.status = 'REFUNDED' then 'REFUNDED' else 'PAID' end
+                               when o.refunded_amount > 0 then 'REFUNDED' else 'PAID' end
         union all
         select format('flow %s belongs to no order, scene or channel', f.flow_id) from paylatch.pay_flow f
         where not exists (select from paylatch.pay_order o where o.order_id = f.order_id)
            or not exists (select from paylatch.scene_policy p where p.scene = f.scene and p.channel = f.channel)) x;
     return query
-    select 6, 'every unfinished flow has a job, every ended one has none', count(*), min(x.says) from (
+    select 6, 'every unfinished flow or refund has a job, every ended one has none', count(*), min(x.says) from (
         select format('flow %s is %s and has no job', f.flow_id, f.status) as says from paylatch.pay_flow f
         where f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')
           and not exists (select from paylatch.job j where j.kind = 'flow' and j.ref_id = f.flow_id)
@@ -198,7 +223,20 @@ begin
               and f.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL'))
         union all
         select format('flow %s is frozen, its job is not', f.flow_id) from paylatch.job j join paylatch.pay_flow f on f.flow_id = j.ref_id
-        where j.kind = 'flow' and (f.frozen_reason is not null) <> (j.due_at = 'infinity')) x;
+        where j.kind = 'flow' and (f.frozen_reason is not null) <> (j.due_at = 'infinity')
+        union all
+        select format('refund %s is %s%s, its job %s', r.refund_id, r.status, ', frozen: ' || r.frozen_reason,
+                      case when j.ref_id is null then 'is missing' else 'is due at ' || j.due_at end)
+        from paylatch.refund r left join paylatch.job j on j.kind = 'refund' and j.ref_id = r.refund_id
+        where r.status in ('REQUESTED', 'PENDING') and r.kind <> 'COMPENSATION'
+          and (j.ref_id is null or (j.due_at = 'infinity') <> (r.status = 'REQUESTED' or r.frozen_reason is not null))
+        union all
+        select format('job of refund %s, which has ended or follows its flow', j.ref_id) from paylatch.job j
+        where j.kind = 'refund' and not exists (select from paylatch.refund r where r.refund_id = j.ref_id
+              and r.status in ('REQUESTED', 'PENDING') and r.kind <> 'COMPENSATION')
+        union all
+        select format('an inquiry about flow %s, which did not end as not charged', j.ref_id) from paylatch.job j
+        where j.kind = 'inquiry' and not exists (select from paylatch.pay_flow f where f.flow_id = j.ref_id and f.status = 'PAY_FAIL')) x;
     return query
     select 7, 'reserved and succeeded refunds within the charge', count(*), min(x.says) from (
         select format('flow %s: %s held back of %s charged, refunds say %s', f.flow_id, f.refunded_amount,
@@ -206,16 +244,37 @@ begin
         from paylatch.pay_flow f
         left join (select r.flow_id, sum(r.amount) as held from paylatch.refund r
                    where r.status in ('REQUESTED', 'PENDING', 'SUCCEEDED') group by r.flow_id) r using (flow_id)
-        where f.refunded_amount <> coalesce(r.held, 0)
-           or f.refunded_amount + f.disputed_amount > coalesce(f.charged_amount, 0)) x;
+        where f.refunded_amount <> coalesce(r.held, 0) or f.refunded_amount > coalesce(f.charged_amount, 0)
+           or f.refunded_amount + f.disputed_amount > f.amount
+        union all
+        select format('flow %s: disputes hold %s back, their reports come to %s', f.flow_id, f.disputed_amount, coalesce(d.held, 0))
+        from paylatch.pay_flow f
+        left join (select d.flow_id, sum(d.amount) as held from paylatch.dispute d where d.state in ('OPEN', 'LOST') group by d.flow_id) d using (flow_id)
+        where f.disputed_amount <> least(coalesce(d.held, 0), f.amount - f.refunded_amount)
+        union all
+        select format('order %s says %s were refunded, its refunds %s', o.order_id, o.refunded_amount, coalesce(r.back, 0))
+        from paylatch.pay_order o
+        left join (select f.order_id, sum(r.amount) as back from paylatch.refund r join paylatch.pay_flow f using (flow_id)
+                   where r.status = 'SUCCEEDED' and r.kind in ('AFTER_SALE', 'EXTERNAL') group by f.order_id) r using (order_id)
+        where o.refunded_amount <> coalesce(r.back, 0)) x;
     return query
     select 10, 'no call without a committed announcement', count(*), min(x.says) from (
         select format('flow %s is %s and no charge was announced', f.flow_id, f.status) as says from paylatch.pay_flow f
-        where f.charge_sent_at is null and (f.charged_amount is not null or f.last_action = 'CHARGE')
+        -- (A charge that somebody else made under our number is a late charge, and an incident.)
+        where f.charge_sent_at is null and f.status <> 'PAY_FAIL' and (f.charged_amount is not null or f.last_action = 'CHARGE')
         union all
         select format('flow %s: %s is out, but the row does not say so', f.flow_id, j.action)
         from paylatch.job j join paylatch.pay_flow f on f.flow_id = j.ref_id
-        where j.kind = 'flow' and j.action in ('CHARGE', 'EXECUTE_BUSINESS', 'REFUND') and not f.act_unread) x;
+        where j.kind = 'flow' and j.action in ('CHARGE', 'EXECUTE_BUSINESS', 'REFUND') and not f.act_unread
+        union all
+        select format('refund %s is out, but the row does not say so', r.refund_id)
+        from paylatch.job j join paylatch.refund r on r.refund_id = j.ref_id
+        where j.kind = 'refund' and j.action = 'REFUND' and not r.act_unread
+        union all
+        select format('refund %s succeeded and was never announced', r.refund_id) from paylatch.refund r
+        where r.status = 'SUCCEEDED' and r.kind in ('AFTER_SALE', 'RECON') and r.last_action is not null
+          and not exists (select from paylatch.transition_log l where l.kind = 'refund' and l.ref_id = r.refund_id
+                          and l.action = 'REFUND' and l.outcome is null)) x;
 end $$;
 comment on function paylatch.verify_rows() is 'Rules 1, 2, 3, 5, 6, 7 and 10: how many rows break each, and one of them.';
 
@@ -234,11 +293,17 @@ begin
         from chain c
         where c.version <> coalesce(c.version_before + 1, 0) or c.from_status is distinct from c.status_before
            or (c.kind = 'flow' and c.from_status <> c.to_status and not paylatch.can_transition(c.from_status, c.to_status))
+           or (c.kind = 'refund' and c.from_status <> c.to_status and not paylatch.can_refund_become(c.from_status, c.to_status))
         union all
         select format('flow %s is %s in version %s, its log ends with %s in version %s', f.flow_id, f.status, f.version,
                       c.to_status, c.version)
         from paylatch.pay_flow f left join chain c on c.kind = 'flow' and c.ref_id = f.flow_id and c.newest
-        where c.version is distinct from f.version or c.to_status is distinct from f.status) x
+        where c.version is distinct from f.version or c.to_status is distinct from f.status
+        union all
+        select format('refund %s is %s in version %s, its log ends with %s in version %s', r.refund_id, r.status, r.version,
+                      c.to_status, c.version)
+        from paylatch.refund r left join chain c on c.kind = 'refund' and c.ref_id = r.refund_id and c.newest
+        where c.version is distinct from r.version or c.to_status is distinct from r.status) x
     union all
     select 9, 'the log is append-only and chained', count(*), min(x.says) from (
         select format('%s %s version %s does not match its hash', c.kind, c.ref_id, c.version) as says from chain c

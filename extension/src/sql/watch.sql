@@ -12,6 +12,17 @@ begin
         ('unfinished_need_attention', s.need_attention::float8), ('unfinished_oldest_age_seconds', s.oldest_age_s),
         ('unfinished_p95_age_seconds', s.p95_age_s)) x(name, value)
     union all
+    select x.name, jsonb_build_object('channel', r.channel, 'kind', r.kind, 'currency', r.currency, 'status', r.status,
+                                      'frozen', r.frozen::text), x.value
+    from paylatch.stat_refund r cross join lateral (values
+        ('unfinished_refunds', r.refunds::float8), ('unfinished_refund_amount_minor_units', r.amount::float8),
+        ('unfinished_refunds_need_attention', r.need_attention::float8), ('unfinished_refund_oldest_age_seconds', r.oldest_age_s)) x(name, value)
+    union all
+    select x.name, jsonb_build_object('channel', d.channel, 'currency', d.currency), x.value
+    from paylatch.stat_dispute d cross join lateral (values
+        ('disputes_open', d.disputes::float8), ('disputed_amount_minor_units', d.amount::float8),
+        ('dispute_oldest_age_seconds', d.oldest_age_s)) x(name, value)
+    union all
     select 'state_entries_per_second', jsonb_build_object('status', e.status, 'source', e.source), e.per_second::float8
     from paylatch.stat_entry e
     union all

@@ -109,7 +109,7 @@ begin
     update paylatch.incident i
     set resolved_at = paylatch.clock(), resolved_by = session_user,
         detail = coalesce(i.detail, '{}') || jsonb_build_object('note', left(note, 500))
-    where i.flow_id = resume_pay_flow.flow_id and i.resolved_at is null;
+    where i.flow_id = resume_pay_flow.flow_id and i.refund_id is null and i.resolved_at is null;
     return v_status;
 end $$;
 comment on function paylatch.resume_pay_flow(bigint, text) is

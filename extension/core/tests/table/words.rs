@@ -62,6 +62,7 @@ pub(crate) fn flow(status: Status) -> Facts<'static> {
         negative_count: 0,
         negative_since: None,
         last_outcome: None,
+        refund: None,
     }
 }
 

@@ -133,6 +133,7 @@ impl World {
             negative_count: 0,
             negative_since: None,
             last_outcome: None,
+            refund: None,
         };
         let mut world = Self {
             scenario: scenario.clone(),
