@@ -12,6 +12,7 @@
 pub mod backoff;
 pub mod budget;
 pub mod decide;
+pub mod fingerprint;
 pub mod flow;
 pub mod late;
 pub mod log_hash;
