@@ -93,6 +93,8 @@ create table paylatch.scene (
     refund_approval_above bigint
         constraint refund_approval_not_negative check (refund_approval_above >= 0),
     entry_open boolean not null default true,
+    volatile_fields text[] not null default '{}'
+        constraint volatile_fields_named check (array_position(volatile_fields, null) is null),
     constraint biz_grace_exceeds_timeout check (biz_grace_ms > business_timeout_ms),
     constraint retry_max_reaches_base check (retry_max_ms >= retry_base_ms)
 );
@@ -103,6 +105,7 @@ comment on column paylatch.scene.biz_grace_ms is 'After the deadline an executio
 comment on column paylatch.scene.max_auto_retries is 'After so many tries in one state a flow moves to the slow interval and needs attention; while the business cannot be asked, it freezes.';
 comment on column paylatch.scene.refund_approval_above is 'Once a payment''s refunds come to more than this, in minor units, each further one waits for approve_refund(); null: none does, 0: all do.';
 comment on column paylatch.scene.entry_open is 'false: no new flow; flows under way still finish.';
+comment on column paylatch.scene.volatile_fields is 'Top-level fields of the payload that may differ when a request is repeated under its idempotency key.';
 
 create table paylatch.asset (
     asset text primary key

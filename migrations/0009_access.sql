@@ -31,36 +31,38 @@ grant execute on function
 to paylatch_app, paylatch_driver, paylatch_operator, paylatch_approver, paylatch_auditor;
 
 grant execute on function
-    paylatch.create_pay_flow(text, text, text, bigint, text, text, timestamptz, jsonb),
-    paylatch.create_pay_flows(jsonb), paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text),
-    paylatch.get_pay_order(text, text, text, text), paylatch.cancel_pay_flow(bigint),
+    paylatch.create_pay_flow(text, text, text, bigint, text, text, timestamptz, jsonb, text),
+    paylatch.create_pay_flows(jsonb), paylatch.get_pay_flow(bigint, text), paylatch.find_pay_flow(text, text),
+    paylatch.get_pay_order(text, text, text, text), paylatch.cancel_pay_flow(bigint, text),
     paylatch.advance(bigint, text), paylatch.explain(bigint),
     paylatch.request_refund(bigint, bigint, text, text, bigint, text, text),
     paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text)
-to paylatch_app, paylatch_operator;
+to paylatch_app, paylatch_operator, paylatch_driver; -- the daemon serves the HTTP API
 
 grant execute on function
     paylatch.claim_actions(text, integer, integer), paylatch.claim_flow(text, bigint, integer),
     paylatch.report_evidence(text, jsonb, integer), paylatch.receive_webhooks(text, text, jsonb),
     paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
-    paylatch.explain(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_flow(bigint), paylatch.verify(),
-    paylatch.request_refund(bigint, bigint, text, text, bigint, text, text),
-    paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text)
+    paylatch.verify(), paylatch.authenticate(bytea), paylatch.api_is_open()
 to paylatch_driver;
 
 grant execute on function
     paylatch.resume_pay_flow(bigint, text), paylatch.freeze_pay_flow(bigint, text), paylatch.resolve_incident(bigint, text),
     paylatch.resume_refund(bigint, text), paylatch.report_dispute(bigint, text, bigint, text),
-    paylatch.replay_webhook(text, text), paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
+    paylatch.replay_webhook(text, text), paylatch.arm(text), paylatch.scan(text), paylatch.verify(), paylatch.doctor(), paylatch.metrics(),
+    paylatch.create_api_token(text, text, bytea, integer), paylatch.revoke_api_token(bigint), paylatch.api_tokens()
 to paylatch_operator;
 
 grant execute on function
-    paylatch.get_pay_flow(bigint), paylatch.find_pay_flow(text), paylatch.get_pay_order(text, text, text, text),
+    paylatch.get_pay_flow(bigint, text), paylatch.find_pay_flow(text, text), paylatch.get_pay_order(text, text, text, text),
     paylatch.explain(bigint), paylatch.verify(), paylatch.doctor(), paylatch.metrics()
 to paylatch_auditor, paylatch_approver;
 grant execute on function paylatch.get_refund(bigint, text), paylatch.get_refunds(bigint, text) to paylatch_auditor, paylatch_approver;
 grant execute on function paylatch.approve_refund(bigint, text), paylatch.reject_refund(bigint, text) to paylatch_approver;
 grant select on all tables in schema paylatch to paylatch_auditor;
+revoke select on paylatch.api_token from paylatch_auditor; -- everything but digests
+grant select (token_id, merchant_id, name, rate_per_second, created_at, created_by, revoked_at, revoked_by)
+    on paylatch.api_token to paylatch_auditor;
 grant select on paylatch.unfinished_refund to paylatch_approver;
 grant select on paylatch.transition, paylatch.unfinished, paylatch.unfinished_refund, paylatch.stat_flow, paylatch.stat_refund,
     paylatch.stat_dispute, paylatch.stat_entry, paylatch.stat_call, paylatch.stat_queue, paylatch.stat_channel,

@@ -399,6 +399,7 @@ fn refund_update(change: &mut Change<'_>) {
 
 fn append_only(change: &mut Change<'_>) {
     if change.old.is_some() {
-        change.refuse(9, &format!("{} is append-only", change.table));
+        let rule = if change.table.starts_with("idempotency_key") { 8 } else { 9 };
+        change.refuse(rule, &format!("{} is append-only", change.table));
     }
 }

@@ -6,6 +6,7 @@ use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
 use paylatch_core::decide::{self, Evidence};
+use paylatch_core::fingerprint;
 use paylatch_core::flow::{self, Status};
 use paylatch_core::late;
 use paylatch_core::log_hash::{self, Entry};
@@ -28,6 +29,11 @@ fn version() -> &'static str {
 #[pg_extern(volatile, parallel_safe, strict)]
 fn clock() -> TimestampWithTimeZone {
     TimestampWithTimeZone::try_from(settings::now()).unwrap_or_else(|_| error!("the clock is out of range"))
+}
+
+#[pg_extern(stable, parallel_safe, strict)]
+fn key_ttl_hours() -> i32 {
+    settings::key_ttl_hours()
 }
 
 #[pg_extern(stable, parallel_safe, strict)]
@@ -141,6 +147,16 @@ fn minor_unit_digits(currency: Option<&str>) -> Option<i32> {
 #[pg_extern(immutable, parallel_safe, strict)]
 fn format_money(amount: i64, digits: i32, currency: &str) -> String {
     money::format(amount, u8::try_from(digits).unwrap_or(0), currency)
+}
+
+/// The fingerprint of named values, the field `payload` as JSON.
+#[pg_extern(immutable, parallel_safe, strict)]
+fn fingerprint(names: Array<'_, &str>, field_values: Array<'_, &str>) -> Vec<u8> {
+    let names: Vec<&str> = names.iter().flatten().collect();
+    if names.len() != field_values.len() {
+        ereport!(ERROR, PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "give one name for each value");
+    }
+    fingerprint::fingerprint(names.into_iter().zip(field_values.iter())).to_vec()
 }
 
 /// Whether evidence for this action can decide a flow in this state.

@@ -2,7 +2,7 @@
 //!
 //! `paylatch.source` and `paylatch.actor` say who is behind a change; commands set them for their own duration, so a
 //! change made by hand is logged as OPERATOR under the session's user. `paylatch.clock_offset_ms` moves the clock, for
-//! tests, and only a superuser can set it, as `paylatch.shard_id`.
+//! tests, and only a superuser can set it, as `paylatch.shard_id` and `paylatch.key_ttl_hours`.
 
 use std::ffi::{CStr, CString};
 
@@ -14,6 +14,7 @@ use paylatch_core::{MS, Micros};
 static SOURCE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static ACTOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static SHARD_ID: GucSetting<i32> = GucSetting::<i32>::new(0);
+static KEY_TTL_HOURS: GucSetting<i32> = GucSetting::<i32>::new(24);
 static CLOCK_OFFSET_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
 
 pub fn define() {
@@ -44,6 +45,16 @@ pub fn define() {
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
+        c"paylatch.key_ttl_hours",
+        c"How long an idempotency key is kept after its flow or refund has ended, at least.",
+        c"Set it for the whole database: ALTER DATABASE ... SET paylatch.key_ttl_hours.",
+        &KEY_TTL_HOURS,
+        1,
+        8760,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
         c"paylatch.clock_offset_ms",
         c"Moves paylatch's clock by so many milliseconds. For tests.",
         c"Every time that paylatch reads or writes is shifted. Leave it at 0 wherever money is real.",
@@ -65,6 +76,11 @@ pub fn now() -> Micros {
 /// The shard that new flow ids carry.
 pub fn shard() -> i64 {
     SHARD_ID.get().into()
+}
+
+/// How long keys outlive what they made, in hours.
+pub fn key_ttl_hours() -> i32 {
+    KEY_TTL_HOURS.get()
 }
 
 /// What caused the change; OPERATOR where no command says.

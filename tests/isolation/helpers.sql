@@ -38,3 +38,15 @@ $$ select f.status, f.version,
           (select count(*) from paylatch.incident i where i.flow_id = f.flow_id),
           (select count(*) from paylatch.job where kind = 'flow' and ref_id = f.flow_id)
    from paylatch.pay_flow f where flow_id = spec.flow() $$;
+
+-- One request under a key, for a target of this round.
+create function spec.create_keyed(p_key text, p_target text) returns table (outcome text, attempt_no integer) language sql as
+$$ select c.outcome, c.attempt_no from paylatch.create_pay_flow('topup', 'alice', spec.key() || p_target, 1500, 'USD',
+       idempotency_key => spec.key() || p_key) c $$;
+
+-- Two requests in one set, in this order.
+create function spec.create_two(p_first text, p_second text) returns table (ordinal integer, outcome text) language sql as
+$$ select c.ordinal, c.outcome from paylatch.create_pay_flows((
+       select jsonb_agg(jsonb_build_object('scene', 'topup', 'user_id', 'alice', 'biz_key', spec.key() || k,
+                        'amount', 1500, 'currency', 'USD', 'idempotency_key', spec.key() || k) order by n)
+       from unnest(array[p_first, p_second]) with ordinality x(k, n))) c $$;

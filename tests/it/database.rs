@@ -77,6 +77,11 @@ async fn commands_before_the_migrations_say_so() {
         "resume_pay_flow(1, 'why')",
         "resolve_incident(1, 'why')",
         "arm()",
+        "create_api_token('m', 'n', '\\x00')",
+        "revoke_api_token(1)",
+        "api_tokens()",
+        "authenticate('\\x00')",
+        "api_is_open()",
     ] {
         let error =
             sqlx::raw_sql(sqlx::AssertSqlSafe(format!("select * from paylatch.{command}"))).execute(db.pool()).await;

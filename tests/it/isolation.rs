@@ -51,6 +51,11 @@ async fn two_creators_of_one_order() {
 }
 
 #[tokio::test]
+async fn twins_with_one_key() {
+    play("key-key").await;
+}
+
+#[tokio::test]
 async fn two_claims() {
     play("claim-claim").await;
 }

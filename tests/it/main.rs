@@ -16,6 +16,7 @@ mod explain;
 mod faults;
 mod guards;
 mod isolation;
+mod keys;
 mod links;
 mod outbox;
 mod reference;

@@ -182,6 +182,7 @@ declare
     v record;
 begin
     perform paylatch.require_migrated();
+    perform paylatch.require_in_scope(explain.flow_id, null);
     select f.*, o.biz_key, o.merchant_id, s.max_auto_retries into v
     from paylatch.pay_flow f join paylatch.pay_order o on o.order_id = f.order_id
     join paylatch.scene s on s.scene = f.scene where f.flow_id = explain.flow_id;
@@ -248,4 +249,4 @@ begin
     order by x.at, x.version nulls last;
 end $$;
 comment on function paylatch.explain(bigint) is
-    'One flow for a person: topics flow, charge, business, refund, dispute (if any), next, attention (if any) and the timeline, one row each. Errors: PL007, PL008 (unknown flow).';
+    'One flow for a person: topics flow, charge, business, refund, dispute (if any), next, attention (if any) and the timeline, one row each. Errors: PL007, PL008 (unknown, or another merchant''s).';

@@ -2,6 +2,7 @@
 
 comment on function paylatch.version() is 'Version of the loaded extension library.';
 comment on function paylatch.clock() is 'Now, as paylatch sees it: the one clock of the database, moved by the superuser setting paylatch.clock_offset_ms in tests.';
+comment on function paylatch.key_ttl_hours() is 'How long an idempotency key outlives what it made, in hours: the setting paylatch.key_ttl_hours.';
 comment on function paylatch.log_source() is 'What causes the present change: the running command''s source, or OPERATOR for a change made by hand.';
 comment on function paylatch.log_actor() is 'Who makes the present change: the running command''s actor, or the session''s user.';
 comment on function paylatch.in_command() is 'Whether a command of paylatch makes the present change.';
@@ -23,6 +24,7 @@ comment on function paylatch.is_order_prefix(text) is 'Whether a scene may use t
 comment on function paylatch.flow_id_from(bigint) is 'The flow id that a sequence value makes in this database''s shard (paylatch.shard_id, 0 to 1023), below 2^53.';
 comment on function paylatch.minor_unit_digits(text) is 'Digits behind the point of an ISO 4217 currency; null for a code without minor units or unknown.';
 comment on function paylatch.format_money(bigint, integer, text) is 'Minor units as a person reads them: (1250, 2, USD) is 12.50 USD.';
+comment on function paylatch.fingerprint(text[], text[]) is 'The fingerprint of a request: 16 bytes over named values. The order of names does not matter; the field payload counts as JSON, by what it means. Error: 22023 where names and values do not pair up. Rule 8.';
 comment on function paylatch.answers_state(text, text) is 'Whether evidence for this action can decide a flow in this state.';
 comment on function paylatch.late_disposition(text, text, text, boolean) is 'What becomes of evidence that comes too late: replayed, stale, conflict or rejected. Rule 4.';
 comment on function paylatch.late_refund_disposition(text, text, text, text) is 'What becomes of evidence that comes too late for a refund of this kind and state: replayed, stale, conflict or rejected. Rule 4.';

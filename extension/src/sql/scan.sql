@@ -101,7 +101,7 @@ create function paylatch.end_task(p_task text, p_period_at timestamptz, p_says j
 $$;
 comment on function paylatch.end_task(text, timestamptz, jsonb) is 'Closes the ledger row of a task''s run.';
 
--- Once a day: partitions ahead, a look at all of history for missing jobs, an old ledger forgotten.
+-- Once a day: a look at all of history for missing jobs, an old ledger forgotten, partitions made ahead.
 create function paylatch.maintain(p_caller text, p_now timestamptz) returns jsonb language plpgsql as $$
 declare
     v_period timestamptz;
@@ -115,13 +115,14 @@ begin
     if v_period is null then
         return null;
     end if;
-    v_says := jsonb_build_object('partitions_made', paylatch.make_partitions(p_now), 'jobs_mended', paylatch.mend_queue(0, 0),
-                                 'webhooks_forgotten', paylatch.forget_webhooks(p_now));
+    v_says := jsonb_build_object('jobs_mended', paylatch.mend_queue(0, 0), 'webhooks_forgotten', paylatch.forget_webhooks(p_now));
     delete from paylatch.task_run where started_at < p_now - interval '90 days';
+    -- Last, since creation waits behind the locks that partitions need until this transaction ends.
+    v_says := v_says || jsonb_build_object('partitions_made', paylatch.make_partitions(p_now));
     perform paylatch.end_task('maintain', v_period, v_says);
     return v_says;
 end $$;
-comment on function paylatch.maintain(text, timestamptz) is 'The daily task: partitions ahead, missing jobs in all of history, webhook events past their time, ledger rows older than 90 days. Null where it has run today.';
+comment on function paylatch.maintain(text, timestamptz) is 'The daily task: missing jobs in all of history, webhook events past their time, ledger rows older than 90 days, partitions made ahead. Null where it has run today.';
 
 create function paylatch.scan(caller text default session_user) returns jsonb
     language plpgsql volatile security definer
@@ -171,7 +172,8 @@ begin
         raise log 'paylatch: % unfinished flows and refunds are due for more than a minute and nobody claims them; is a daemon running?',
             v_says ->> 'overdue';
     end if;
-    v_says := v_says || coalesce(jsonb_build_object('maintain', paylatch.maintain(caller, v_now)), '{}');
+    v_says := v_says || coalesce(jsonb_build_object('maintain', paylatch.maintain(caller, v_now)), '{}')
+        || coalesce(jsonb_build_object('keys', paylatch.tend_keys(caller, v_now)), '{}');
     -- Last, since it may hold a lock that keeps payments out until we commit.
     v_says := v_says || paylatch.keep_outbox(v_now);
     perform paylatch.end_task('scan', v_period, v_says);

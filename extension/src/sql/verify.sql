@@ -47,6 +47,11 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('transition_log', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('webhook_event', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_webhook_event'),
         ('webhook_event', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('idempotency_key', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
+        ('idempotency_key', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('merchant_login', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('api_token', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_token'),
+        ('api_token', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('incident', 't10_guard', 'BEFORE DELETE', 'FOR EACH ROW', 'guard_append_only'),
         ('incident', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('late_report', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
@@ -57,7 +62,7 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('outbox_sink', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('dead_letter', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate')
     ), of_partitions(parent, trigger_name, fires, how, function_name) as (
-        select e.* from expected e where e.table_name in ('transition_log', 'outbox') and e.trigger_name <> 't05_by_triggers_only'
+        select e.* from expected e where e.table_name in ('transition_log', 'idempotency_key', 'outbox') and e.trigger_name <> 't05_by_triggers_only'
         union all
         values ('outbox', 't05_by_triggers_only', 'BEFORE INSERT', 'FOR EACH STATEMENT', 'refuse_direct')
     ), wanted as (
@@ -100,6 +105,8 @@ create function paylatch.verify_constraints() returns setof text language sql st
         ('outbox_sink', 'outbox_sink_pkey', 'PRIMARY KEY (sink)'),
         ('outbox_retry', 'outbox_retry_pkey', 'PRIMARY KEY (sink, outbox_id)'),
         ('dead_letter', 'dead_letter_pkey', 'PRIMARY KEY (sink, outbox_id)'),
+        ('idempotency_key', 'key_length', 'CHECK (((length(key) >= 1) AND (length(key) <= 255)))'),
+        ('api_token', 'one_token_per_digest', 'UNIQUE (digest)'),
         ('scene', 'biz_grace_exceeds_timeout', 'CHECK ((biz_grace_ms > business_timeout_ms))'),
         ('flow_status', 'flow_status_known', $c$CHECK ((VALUE = ANY (ARRAY['WAIT_PAY'::text, 'PAYING'::text, 'PAYED'::text, 'BIZ_SUCCESS'::text, 'REFUNDING'::text, 'REFUNDED'::text, 'PAY_FAIL'::text])))$c$),
         ('order_status', 'order_status_known', $c$CHECK ((VALUE = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text, 'PAID'::text, 'REFUNDED'::text])))$c$),
@@ -117,9 +124,14 @@ create function paylatch.verify_constraints() returns setof text language sql st
     -- Event ids are drawn in the transaction that uses them, upwards, each once.
     select 'outbox_id_seq has a cache, a cycle or a step' from pg_sequence q
     where q.seqrelid = to_regclass('paylatch.outbox_id_seq') and (q.seqcache, q.seqcycle, q.seqincrement) <> (1, false, 1)
+    union all
+    select format('%s lets a key in twice', i.inhrelid::regclass) from pg_inherits i
+    where i.inhparent = to_regclass('paylatch.idempotency_key')
+      and not exists (select from pg_constraint c where c.conrelid = i.inhrelid and c.contype = 'u'
+                      and pg_get_constraintdef(c.oid) = 'UNIQUE (merchant_id, key)')
 $$;
 comment on function paylatch.verify_constraints() is
-    'Constraints of tables and domains that are missing, not validated, or replaced under their names; and a sequence of events that could skip one.';
+    'Constraints of tables and domains that are missing, not validated, or replaced under their names; a sequence of events that could skip one; a day that lets a key in twice.';
 
 create function paylatch.verify_guards() returns table (name text, ok boolean, broken bigint, detail text)
     language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -362,6 +374,31 @@ begin
 end $$;
 comment on function paylatch.verify_events() is 'Rule 12: how many events are missing, doubled or invented, and one of them, since outbox_policy.kept_from.';
 
+create function paylatch.verify_keys() returns table (rule integer, name text, broken bigint, detail text)
+    language sql stable set search_path = pg_catalog, pg_temp as $$
+    select 8, 'one idempotency key, one flow or refund, no other parameters', count(*), min(x.says) from (
+        select format('key %L of %s is kept %s times', k.key, k.merchant_id, count(*)) as says
+        from paylatch.idempotency_key k group by k.merchant_id, k.key having count(*) > 1
+        union all
+        select format('key %L of %s stands for flow %s%s, which %s', k.key, k.merchant_id, k.flow_id,
+                      coalesce(' and refund ' || k.refund_id, ''),
+                      case when f.flow_id is null then 'does not exist'
+                           when o.merchant_id is distinct from k.merchant_id then 'is another merchant''s'
+                           when (k.operation = 'request_refund') <> (r.refund_id is not null) then 'has no such refund'
+                           else 'is not what was asked for' end)
+        from paylatch.idempotency_key k
+        left join paylatch.pay_flow f on f.flow_id = k.flow_id
+        left join paylatch.pay_order o on o.order_id = f.order_id
+        left join paylatch.refund r on r.refund_id = k.refund_id and r.flow_id = k.flow_id
+        where f.flow_id is null or o.merchant_id is distinct from k.merchant_id
+           or (k.operation = 'request_refund') <> (r.refund_id is not null)
+           or (k.operation = 'create_pay_flow' and k.fingerprint <> paylatch.flow_fingerprint(
+                   f.scene, f.user_id, o.biz_key, coalesce((k.asked ->> 'amount')::bigint, f.amount),
+                   coalesce(k.asked ->> 'currency', f.currency),
+                   case when k.asked is null then f.payload else k.asked -> 'payload' end, k.left_out))) x
+$$;
+comment on function paylatch.verify_keys() is 'Rule 8: idempotency keys kept twice, or bound to what was not asked for.';
+
 create function paylatch.verify_access() returns table (rule integer, name text, broken bigint, detail text)
     language sql stable set search_path = pg_catalog, pg_temp as $$
     select 11, 'roles call functions; none writes a table', count(*), min(format('%s may %s %s', r.role, p.privilege, c.oid::regclass))
@@ -383,8 +420,8 @@ begin
         select * from paylatch.verify_rows()
         union all select * from paylatch.verify_log()
         union all select * from paylatch.verify_access()
-        union all select * from paylatch.verify_events()
-        union all select 8, 'one idempotency key, one flow or refund', 0, 'no idempotency keys are kept by this version') x
+        union all select * from paylatch.verify_keys()
+        union all select * from paylatch.verify_events()) x
     order by x.rule;
     return query
     select 100 + (row_number() over ())::integer, g.name, g.ok, g.broken, g.detail from paylatch.verify_guards() g;

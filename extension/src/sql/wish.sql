@@ -13,27 +13,34 @@ create function paylatch.advance(flow_id bigint, source text default 'API') retu
     language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform paylatch.require_migrated();
-    return paylatch.wake(flow_id, paylatch.clock());
+    return paylatch.in_scope(flow_id, null) and paylatch.wake(flow_id, paylatch.clock());
 end $$;
 comment on function paylatch.advance(bigint, text) is
-    'Says "look at this flow again": makes it due now. Idempotent, carries no state. Returns whether the flow is unfinished. source: who asks (API, WEBHOOK, OPERATOR). Error: PL007.';
+    'Says "look at this flow again": makes it due now. Idempotent, carries no state. Returns whether the flow is unfinished (and not another merchant''s). source: who asks (API, WEBHOOK, OPERATOR). Error: PL007.';
+
+create function paylatch.no_such_flow(p_flow_id bigint) returns void language plpgsql stable as $$
+begin
+    raise exception using errcode = 'PL008', message = format('flow %s does not exist', coalesce(p_flow_id::text, 'null')),
+        hint = 'find_pay_flow(order_no) finds a flow by its order number.';
+end $$;
+comment on function paylatch.no_such_flow(bigint) is 'Raises PL008.';
 
 create function paylatch.require_flow(p_flow_id bigint) returns void language plpgsql stable as $$
 begin
     if not exists (select from paylatch.pay_flow f where f.flow_id = p_flow_id) then
-        raise exception using errcode = 'PL008', message = format('flow %s does not exist', coalesce(p_flow_id::text, 'null')),
-            hint = 'find_pay_flow(order_no) finds a flow by its order number.';
+        perform paylatch.no_such_flow(p_flow_id);
     end if;
 end $$;
 comment on function paylatch.require_flow(bigint) is 'Raises PL008 for a flow that does not exist.';
 
-create function paylatch.cancel_pay_flow(flow_id bigint, out outcome text, out client_status text)
+create function paylatch.cancel_pay_flow(flow_id bigint, merchant_id text default null, out outcome text, out client_status text)
     language plpgsql security definer set search_path = pg_catalog, pg_temp set paylatch.source = 'API' as $$
 declare
     v_flow record;
     v_now timestamptz;
 begin
     perform paylatch.require_migrated();
+    perform paylatch.require_in_scope(cancel_pay_flow.flow_id, cancel_pay_flow.merchant_id);
     select f.status, f.cancel_requested_at into v_flow
     from paylatch.pay_flow f where f.flow_id = cancel_pay_flow.flow_id for update;
     if not found then
@@ -58,8 +65,8 @@ begin
     select paylatch.client_status(f.status, f.frozen_reason is not null) into client_status
     from paylatch.pay_flow f where f.flow_id = cancel_pay_flow.flow_id;
 end $$;
-comment on function paylatch.cancel_pay_flow(bigint) is
-    'A wish: takes effect only where nothing has been executed. outcome: requested, already_requested, too_late (a refund is under way), finished. A flow that was never sent ends as PAY_FAIL at once; one that turns out charged, with the business not done, is refunded. Errors: PL007, PL008.';
+comment on function paylatch.cancel_pay_flow(bigint, text) is
+    'A wish: takes effect only where nothing has been executed. outcome: requested, already_requested, too_late (a refund is under way), finished. A flow that was never sent ends as PAY_FAIL at once; one that turns out charged, with the business not done, is refunded. Errors: PL007, PL008 (unknown, or another merchant''s).';
 
 create function paylatch.freeze_pay_flow(flow_id bigint, note text) returns text
     language plpgsql security definer set search_path = pg_catalog, pg_temp set paylatch.source = 'OPERATOR' as $$
