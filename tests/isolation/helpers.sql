@@ -50,3 +50,19 @@ $$ select c.ordinal, c.outcome from paylatch.create_pay_flows((
        select jsonb_agg(jsonb_build_object('scene', 'topup', 'user_id', 'alice', 'biz_key', spec.key() || k,
                         'amount', 1500, 'currency', 'USD', 'idempotency_key', spec.key() || k) order by n)
        from unnest(array[p_first, p_second]) with ordinality x(k, n))) c $$;
+
+create function spec.refund() returns bigint language sql stable as
+$$ select max(refund_id) from paylatch.refund where flow_id = spec.flow() $$;
+
+-- An application may not look into the tables.
+create function spec.flow_for_all() returns bigint language sql stable security definer as $$ select spec.flow() $$;
+grant usage on schema spec to public;
+
+create function spec.refunds(out held bigint, out disputed bigint, out refunds text, out incidents bigint, out unfinished bigint)
+language sql as
+$$ select f.refunded_amount, f.disputed_amount,
+          (select string_agg(r.amount || ' ' || r.status, ', ' order by r.refund_id) from paylatch.refund r where r.flow_id = f.flow_id),
+          (select count(*) from paylatch.incident i where i.flow_id = f.flow_id),
+          (select count(*) from paylatch.job j join paylatch.refund r on r.refund_id = j.ref_id
+           where j.kind = 'refund' and r.flow_id = f.flow_id)
+   from paylatch.pay_flow f where flow_id = spec.flow() $$;

@@ -37,6 +37,7 @@ async fn the_daemon_is_killed_ten_times_and_nothing_shows() {
         let left = FLOWS - FLOWS * kill / (KILLS + 1) + dice.random_range(-60..=60);
         terminate_sessions(&stage, &mut dice, left + 60).await;
         unfinished_at_most(&stage, left).await;
+        ask_refunds(&stage).await;
         daemon.kill();
         if kill == KILLS / 2 {
             stage.sim.kill();
@@ -69,6 +70,17 @@ async fn create(stage: &Stage) {
     assert!(outcomes.iter().all(|outcome| outcome == "created"));
 }
 
+/// Two refunds each of some payments that have just succeeded: they are on their way when the daemon dies.
+async fn ask_refunds(stage: &Stage) {
+    let ask = "select count(*) from (
+                   select f.flow_id, f.amount from paylatch.pay_flow f
+                   where f.status = 'BIZ_SUCCESS' and f.refunded_amount = 0 and f.amount > 10 order by f.flow_id desc limit 25) f
+               cross join generate_series(1, 2) n
+               cross join lateral paylatch.request_refund(f.flow_id, f.amount / 3, 'chaos') r where r.outcome = 'reserved'";
+    let reserved: i64 = stage.db.value(ask).await;
+    assert!(reserved > 0, "nothing to refund yet");
+}
+
 async fn unfinished_at_most(stage: &Stage, count: i64) {
     let what = format!("at most {count} flows are unfinished");
     eventually(&what, PATIENCE, async || (unfinished(stage).await <= count).then_some(())).await;
@@ -99,6 +111,17 @@ async fn terminate_sessions(stage: &Stage, dice: &mut StdRng, until: i64) {
 async fn judge(stage: &Stage, daemon: &mut Daemon) {
     let frozen = "select count(*) from paylatch.pay_flow where frozen_reason is not null";
     assert_eq!(stage.db.value::<i64>(frozen).await, 0, "a flow waits for a person");
+    let refunds: Vec<(String, i64)> = sqlx::query_as(
+        "select status::text, count(*) from paylatch.refund where kind = 'AFTER_SALE' group by status order by status",
+    )
+    .fetch_all(stage.db.pool())
+    .await
+    .unwrap();
+    println!("after-sale refunds: {refunds:?}");
+    let of_refunds =
+        |wanted: &str| refunds.iter().filter(|(status, _)| status == wanted).map(|(_, count)| count).sum::<i64>();
+    assert!(of_refunds("SUCCEEDED") > 100, "most of them succeed");
+    assert_eq!(of_refunds("SUCCEEDED") + of_refunds("FAILED"), refunds.iter().map(|(_, count)| count).sum::<i64>());
     let effects = stage.assert_rules().await;
     let ends: Vec<(String, String, i64)> = sqlx::query_as(
         "select scene, status::text, count(*) from paylatch.pay_flow group by scene, status order by scene, status",

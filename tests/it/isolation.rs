@@ -74,3 +74,18 @@ async fn cancel_against_claim() {
 async fn report_against_a_hand_written_update() {
     play("report-update").await;
 }
+
+#[tokio::test]
+async fn two_refunds_of_one_payment() {
+    play("refund-refund").await;
+}
+
+#[tokio::test]
+async fn a_refund_against_a_dispute() {
+    play("refund-dispute").await;
+}
+
+#[tokio::test]
+async fn two_decisions_about_one_refund() {
+    play("approve-reject").await;
+}

@@ -20,5 +20,6 @@ mod keys;
 mod links;
 mod outbox;
 mod reference;
+mod refunds;
 mod roles;
 mod webhooks;

@@ -15,6 +15,7 @@ pub mod invariants;
 pub mod lines;
 pub mod payments;
 pub mod process;
+pub mod refunds;
 pub mod simulator;
 pub mod stage;
 pub mod wait;

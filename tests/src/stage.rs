@@ -180,24 +180,30 @@ impl Stage {
 /// So a test can stop a daemon exactly between an effect and its report, without guessing at times.
 pub struct Gate {
     session: PgConnection,
+    table: &'static str,
 }
 
 /// The advisory lock behind the gate; advisory locks are apart for each database.
 const GATE: i64 = 4711;
 
 impl Gate {
-    /// From now on an update for which `when` is true (over `old` and `new`) waits.
+    /// From now on an update of a flow for which `when` is true (over `old` and `new`) waits.
     pub async fn shut(db: &Database, when: &str) -> Self {
+        Self::shut_on(db, "pay_flow", when).await
+    }
+
+    /// The same for another table.
+    pub async fn shut_on(db: &Database, table: &'static str, when: &str) -> Self {
         let mut session = db.session().await;
         let trigger = format!(
             "create or replace function public.gate() returns trigger language plpgsql as $$
              begin perform pg_catalog.pg_advisory_xact_lock_shared({GATE}); return new; end $$;
-             create trigger t01_gate before update on paylatch.pay_flow
+             create trigger t01_gate before update on paylatch.{table}
                  for each row when ({when}) execute function public.gate();
              select pg_advisory_lock({GATE})"
         );
         crate::database::run(&mut session, &trigger).await;
-        Self { session }
+        Self { session, table }
     }
 
     /// Waits until somebody stands before the gate; returns the process id of that session.
@@ -218,7 +224,7 @@ impl Gate {
 
     /// Lets everybody through, for good.
     pub async fn open(mut self) {
-        let open = format!("select pg_advisory_unlock({GATE}); drop trigger t01_gate on paylatch.pay_flow");
+        let open = format!("select pg_advisory_unlock({GATE}); drop trigger t01_gate on paylatch.{}", self.table);
         crate::database::run(&mut self.session, &open).await;
     }
 }
