@@ -4,5 +4,6 @@ mod approval;
 mod asking;
 mod by_hand;
 mod end_to_end;
+mod keys;
 mod late_charge;
 mod outside;

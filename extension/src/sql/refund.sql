@@ -2,7 +2,7 @@
 --
 -- A refund begins with its reservation: one conditional update of its flow's row, under which it is numbered and written.
 -- So whatever runs beside it sees the money as spoken for, and `refund_within_charge` is the last net.
--- Lock order: the flow, then its refunds and disputes, then order and job.
+-- Lock order: the idempotency key, the flow, then its refunds and disputes, then order and job.
 
 create type paylatch.refund_view as (
     refund_id bigint, flow_id bigint, merchant_id text, trade_order_no text, refund_order_no text, kind text, amount bigint,
@@ -30,7 +30,7 @@ create function paylatch.get_refund(refund_id bigint, merchant_id text default n
     language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform paylatch.require_migrated();
-    return query select * from paylatch.refund_views(null, get_refund.refund_id, get_refund.merchant_id);
+    return query select * from paylatch.refund_views(null, get_refund.refund_id, paylatch.merchant_scope(get_refund.merchant_id));
 end $$;
 comment on function paylatch.get_refund(bigint, text) is
     'One refund as clients see it; no row where it does not exist or belongs to another merchant. status: REQUESTED (waits for approval), PENDING, SUCCEEDED, FAILED or REJECTED. Error: PL007.';
@@ -39,7 +39,7 @@ create function paylatch.get_refunds(flow_id bigint, merchant_id text default nu
     language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform paylatch.require_migrated();
-    return query select * from paylatch.refund_views(get_refunds.flow_id, null, get_refunds.merchant_id);
+    return query select * from paylatch.refund_views(get_refunds.flow_id, null, paylatch.merchant_scope(get_refunds.merchant_id));
 end $$;
 comment on function paylatch.get_refunds(bigint, text) is
     'All refunds of a flow, oldest first: its compensation, after-sale refunds, those of late charges and those made elsewhere. Error: PL007.';
@@ -89,6 +89,23 @@ begin
 end $$;
 comment on function paylatch.check_refund_request(bigint, bigint, text, bigint, text) is 'Raises PL004 for the first bad argument of request_refund, naming its field.';
 
+-- What a key was used for before: that refund again, or PL001 with the fields that differ.
+create function paylatch.refund_replayed(p_key text, p_same boolean, p_refund_id bigint, p_flow_id bigint, p_amount bigint, p_reason text)
+    returns paylatch.refund_view language plpgsql as $$
+declare
+    v paylatch.refund_view;
+begin
+    select r.* into v from paylatch.refund_views(null, p_refund_id, null) r;
+    if not p_same then
+        perform paylatch.refuse_key(p_key, array_remove(array[
+            case when v.flow_id <> p_flow_id then 'flow_id' end, case when v.amount <> p_amount then 'amount' end,
+            case when v.reason <> p_reason then 'reason' end], null));
+    end if;
+    return v;
+end $$;
+comment on function paylatch.refund_replayed(text, boolean, bigint, bigint, bigint, text) is
+    'The refund that a key was used for. Error: PL001 where it was for another flow, amount or reason. Upholds rule 8.';
+
 create function paylatch.request_refund(
     flow_id bigint, amount bigint, reason text, idempotency_key text default null, expected_refundable bigint default null,
     requested_by text default null, merchant_id text default null,
@@ -99,13 +116,31 @@ declare
     v_amount constant bigint := request_refund.amount;
     v_reason constant text := request_refund.reason;
     v_by constant text := request_refund.requested_by;
+    v_merchant text;
+    v_asked bytea;
+    v_key record;
+    v_known paylatch.refund_view;
 begin
     perform paylatch.require_migrated();
     perform paylatch.check_refund_request(request_refund.flow_id, v_amount, v_reason, expected_refundable, v_by);
-    if not exists (select from paylatch.pay_flow f join paylatch.pay_order o using (order_id)
-                   where f.flow_id = request_refund.flow_id
-                     and (request_refund.merchant_id is null or o.merchant_id = request_refund.merchant_id)) then
-        raise exception using errcode = 'PL008', message = format('flow %s does not exist', request_refund.flow_id);
+    perform paylatch.require_in_scope(request_refund.flow_id, request_refund.merchant_id);
+    select o.merchant_id into v_merchant from paylatch.pay_flow f join paylatch.pay_order o using (order_id)
+    where f.flow_id = request_refund.flow_id;
+    if not found then
+        perform paylatch.require_flow(request_refund.flow_id);
+    end if;
+    if idempotency_key is not null then
+        v_asked := paylatch.fingerprint(array['flow_id', 'amount', 'reason'], array[request_refund.flow_id::text, v_amount::text, v_reason]);
+        select k.found as used, k.same, k.refund_id into v_key
+        from paylatch.open_key(v_merchant, 'request_refund', idempotency_key, v_asked) k;
+        if v_key.used then
+            v_known := paylatch.refund_replayed(idempotency_key, v_key.same, v_key.refund_id, request_refund.flow_id, v_amount, v_reason);
+            outcome := 'replayed'; refund_id := v_known.refund_id; refund_order_no := v_known.refund_order_no; status := v_known.status;
+            refundable := (select f.charged_amount - f.refunded_amount - f.disputed_amount from paylatch.pay_flow f
+                           where f.flow_id = request_refund.flow_id);
+            poll_after_ms := case status when 'PENDING' then 1000 end;
+            return;
+        end if;
     end if;
 
     -- The reservation. Whoever comes second waits for the row, and is then held against what is left.
@@ -140,11 +175,14 @@ begin
     values (v.flow_id, 'AFTER_SALE', v_amount, v.currency, request_refund.refund_order_no, request_refund.status, v_reason,
             v_by, session_user, v.channel_request_id)
     returning r.refund_id into refund_id;
+    if idempotency_key is not null then
+        perform paylatch.bind_key(v_merchant, 'request_refund', idempotency_key, v_asked, v.flow_id, request_refund.refund_id);
+    end if;
     outcome := case status when 'REQUESTED' then 'needs_approval' else 'reserved' end;
     poll_after_ms := case status when 'PENDING' then 1000 end;
 end $$;
 comment on function paylatch.request_refund(bigint, bigint, text, text, bigint, text, text) is
-    'Asks for an after-sale refund of a flow that is BIZ_SUCCESS, in part or in full. amount: minor units. reason: for people. expected_refundable: refuse unless exactly so much is left. requested_by: who asks, in your own terms; never approves it. outcome: reserved (PENDING, on its way), needs_approval (REQUESTED), over_limit, precondition_failed, not_refundable (nothing was reserved; refundable says what is left). Errors: PL004 invalid argument, PL007, PL008 unknown flow. Upholds rules 1, 2, 7 and 8.';
+    'Asks for an after-sale refund of a flow that is BIZ_SUCCESS, in part or in full. amount: minor units. reason: for people. expected_refundable: refuse unless exactly so much is left. requested_by: who asks, in your own terms; never approves it. idempotency_key: the same key again gives the same refund, as it stands now (replayed). outcome: reserved (PENDING, on its way), replayed, needs_approval (REQUESTED), over_limit, precondition_failed, not_refundable (nothing was reserved; refundable says what is left). Errors: PL001 key used for something else, PL004 invalid argument, PL007, PL008 unknown flow. Upholds rules 1, 2, 7 and 8.';
 
 -- The flow first, then its refund.
 create function paylatch.lock_refund(p_refund_id bigint) returns void language plpgsql as $$
