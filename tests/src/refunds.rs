@@ -47,7 +47,7 @@ pub async fn ask(session: &mut PgConnection, flow_id: i64, amount: i64) -> Asked
 impl Database {
     /// Asks for a refund, as a superuser.
     pub async fn ask_refund(&self, flow_id: i64, amount: i64) -> Asked {
-        ask(&mut *self.pool().acquire().await.expect("a session"), flow_id, amount).await
+        ask(&mut self.pool().acquire().await.expect("a session"), flow_id, amount).await
     }
 
     /// Every refund of a flow, oldest first.

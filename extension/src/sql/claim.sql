@@ -88,7 +88,8 @@ begin
         into v from paylatch.channel_state s where s.channel = p_channel for update skip locked;
         if found then
             v_grant := paylatch.grant_budget(v_limits, v.state, p_now, p_max, exists (
-                select from paylatch.job j where j.channel = p_channel and j.lane in ('ask', 'refund')));
+                -- What waits for a person gives no probe.
+                select from paylatch.job j where j.channel = p_channel and j.lane in ('ask', 'refund') and j.due_at < 'infinity'));
             v_state := row (v_grant.breaker, v_grant.failures, v_grant.moved_at, v_grant.probes_left,
                             v_grant.tokens_milli, v_grant.filled_at, v_grant.in_flight)::paylatch.breaker;
             v_wallet := v_grant.total;

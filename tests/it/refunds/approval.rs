@@ -71,6 +71,24 @@ async fn a_rejected_refund_gives_back_what_it_held() {
     assert_verified(&db).await;
 }
 
+/// A breaker that is open long enough probes with a question; a refund that waits for a person gives none, and must not
+/// keep new charges out for ever.
+#[tokio::test]
+async fn a_refund_that_waits_keeps_no_breaker_open() {
+    let (db, flow_id) = limited(0).await;
+    assert_eq!(db.ask_refund(flow_id, 100).await.outcome, "needs_approval");
+    let waiting = db.create_flow("topup", "bob", "new").await;
+    db.execute(
+        "update paylatch.channel_state set breaker = 'open', failures = 20, moved_at = paylatch.clock() - interval '1 hour'",
+    )
+    .await;
+    let mut session = db.session().await;
+    claim(&mut session, 10).await; // closes it, into the ramp
+    run(&mut session, "set paylatch.clock_offset_ms = 1000").await;
+    let handouts = claim(&mut session, 10).await;
+    assert_eq!(handouts.iter().map(|h| h.flow_id).collect::<Vec<_>>(), [waiting]);
+}
+
 /// Neither the login that asked nor the name it asked for; not by changing the session's role, either.
 #[tokio::test]
 async fn whoever_asked_does_not_decide() {
