@@ -165,6 +165,7 @@ create table paylatch.job (
     due_at timestamptz not null,
     leased_at timestamptz,
     lease_token bigint,
+    woken boolean not null default false,
     lease_holder text,
     action text,
     tries integer,
@@ -173,6 +174,7 @@ create table paylatch.job (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.0, autovacuum_analyze_threshold = 50000);
 comment on table paylatch.job is 'The queue, and the index of unfinished work: one row per unfinished flow or refund, and per inquiry about a flow that ended as not charged. While leased, due_at is the lease''s end.';
 comment on column paylatch.job.tries is 'Of an inquiry, which has no other row; flows and refunds count in their own.';
+comment on column paylatch.job.woken is 'Somebody woke it while its call was out; it is due when that is reported.';
 create index job_due on paylatch.job (channel, lane, due_at);
 
 -- Guards first (t10), then what follows from a change, in sets and in lock order: log (t50), refund, reservation and

@@ -82,6 +82,11 @@ impl Adapters {
         self
     }
 
+    /// The wallet of a channel, if the configuration has it.
+    pub fn wallet(&self, channel: &str) -> Option<&dyn Wallet> {
+        self.wallets.get(channel).map(|(wallet, _)| wallet.as_ref())
+    }
+
     /// What their calls are counted in.
     pub const fn metrics(&self) -> &Metrics {
         &self.metrics

@@ -253,7 +253,7 @@ impl Evidence {
 
 /// The text within `limit` characters, control characters replaced: jsonb refuses NUL, and one refused element would
 /// take its whole batch along. Replaced, not dropped, so that a soiled echo never becomes a clean one.
-fn fit(text: Option<String>, limit: usize) -> Option<String> {
+pub(crate) fn fit(text: Option<String>, limit: usize) -> Option<String> {
     text.map(|text| {
         text.chars().take(limit).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
     })

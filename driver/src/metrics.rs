@@ -62,6 +62,7 @@ pub struct Metrics {
     calls: IntCounterVec,
     latency: HistogramVec,
     reports: IntCounterVec,
+    webhooks: IntCounterVec,
     /// Actions held: calls under way and answers not yet reported.
     pub in_flight: IntGauge,
     /// Statements that claimed actions.
@@ -95,6 +96,10 @@ impl Metrics {
             Opts::new("paylatch_reports_total", "Reported evidence, by what the database made of it."),
             &["disposition"],
         )?;
+        let webhooks = IntCounterVec::new(
+            Opts::new("paylatch_webhooks_total", "Webhooks, by how they were answered."),
+            &["channel", "result"],
+        )?;
         let in_flight =
             IntGauge::new("paylatch_held_actions", "Actions held: calls under way and answers not yet reported.")?;
         let claims = IntCounter::new("paylatch_claims_total", "Statements that claimed actions.")?;
@@ -103,11 +108,12 @@ impl Metrics {
         registry.register(Box::new(calls.clone()))?;
         registry.register(Box::new(latency.clone()))?;
         registry.register(Box::new(reports.clone()))?;
+        registry.register(Box::new(webhooks.clone()))?;
         registry.register(Box::new(in_flight.clone()))?;
         registry.register(Box::new(claims.clone()))?;
         registry.register(Box::new(database_errors.clone()))?;
         let http = HttpMetrics::registered(&registry)?;
-        Ok(Self { registry, calls, latency, reports, in_flight, claims, database_errors, http })
+        Ok(Self { registry, calls, latency, reports, webhooks, in_flight, claims, database_errors, http })
     }
 
     /// Counts a call that was made.
@@ -120,6 +126,11 @@ impl Metrics {
     /// Counts what became of one piece of evidence.
     pub fn reported(&self, disposition: &str) {
         self.reports.with_label_values(&[disposition]).inc();
+    }
+
+    /// Counts one webhook by how it was answered.
+    pub fn webhook(&self, channel: &str, result: &str) {
+        self.webhooks.with_label_values(&[channel, result]).inc();
     }
 
     /// All of it in Prometheus' text format, followed by what the database measured, if it could be asked.

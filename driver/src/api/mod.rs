@@ -7,6 +7,8 @@
 //! Invariants: every route under `/v1` passes the caller's merchant to the database, so another merchant's payment is
 //! as one that does not exist; whatever a client does, what it began either committed or did not, and asking again with
 //! the same key tells which.
+//!
+//! Beside it, for wallets and not for merchants: [`webhooks`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,6 +45,7 @@ mod probes;
 pub mod problem;
 mod socket;
 pub mod token;
+pub mod webhooks;
 
 /// What the handlers share. Cheap to clone.
 #[derive(Clone)]
@@ -168,6 +171,7 @@ fn router(api: &Api) -> Router {
     let guarded: Router<Api> = guarded.into();
     let open: Router<Api> = open.into();
     open.merge(guarded.layer(middleware::from_fn_with_state(api.clone(), guard)))
+        .merge(webhooks::router(api.db().clone(), Arc::clone(api.adapters())))
         .fallback(async || Problem::new(Kind::NotFound))
         .method_not_allowed_fallback(async || Problem::new(Kind::MethodNotAllowed))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {

@@ -25,6 +25,8 @@ pub enum Kind {
     KeyMissing,
     /// No token, or none that is valid.
     Unauthorized,
+    /// A webhook whose signature does not hold.
+    BadSignature,
     /// A server without tokens was asked under a name that is not this machine's own.
     Forbidden,
     /// There is no such thing, or it is another merchant's.
@@ -67,10 +69,11 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::BadRequest,
         Self::KeyMissing,
         Self::Unauthorized,
+        Self::BadSignature,
         Self::Forbidden,
         Self::NotFound,
         Self::MethodNotAllowed,
@@ -98,6 +101,7 @@ impl Kind {
             Self::BadRequest => (400, "bad-request", "The request cannot be read", None),
             Self::KeyMissing => (400, "idempotency-key-missing", "Idempotency-Key is missing or malformed", None),
             Self::Unauthorized => (401, "unauthorized", "A valid bearer token is needed", None),
+            Self::BadSignature => (401, "bad-signature", "The signature does not hold", None),
             Self::Forbidden => (403, "forbidden", "Without tokens only this machine is served", None),
             Self::NotFound => (404, "not-found", "There is no such thing", None),
             Self::MethodNotAllowed => (405, "method-not-allowed", "This path does not know the method", None),

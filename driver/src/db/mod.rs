@@ -24,9 +24,11 @@ use crate::evidence::{Evidence, Handout};
 
 mod api;
 mod demo;
+mod inbox;
 
 pub use self::api::KnownToken;
 pub use self::demo::{LostAnswers, Standing};
+pub use self::inbox::{InboxEvent, InboxTold};
 
 /// Names the first statement of a session in errors.
 const CONNECT: &str = "connect to the database";

@@ -171,6 +171,7 @@ mod tests {
             charges: charges.iter().map(|(flow, n)| transfer(format!("sh_1_{flow}"), flow, *n)).collect(),
             closed: BTreeSet::new(),
             refunds: refunds.iter().map(|(flow, n)| transfer(format!("r_sh_1_{flow}"), flow, *n)).collect(),
+            by_hand: BTreeMap::new(),
             business: done.iter().map(target).collect(),
             requests: BTreeMap::new(),
             calls: BTreeMap::new(),

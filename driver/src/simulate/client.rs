@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use reqwest::{Client, RequestBuilder, Response};
 
-use super::admin::{ClockOffset, Outage};
+use super::admin::{ClockOffset, Dispute, LateCharge, Outage, RefundByHand, WebhookSetting};
 use super::effects::Effects;
 use super::fault::FaultRates;
+use super::notice_book::NoticeCount;
 use super::script::Rule;
 use crate::endpoint::install_crypto;
 
@@ -102,6 +103,49 @@ impl SimAdmin {
     /// See [`SimAdminError`].
     pub async fn clock_offset(&self, offset_ms: i64) -> Result<(), SimAdminError> {
         self.send(self.client.post(self.url("clock")).json(&ClockOffset { offset_ms })).await.map(drop)
+    }
+
+    /// Sends webhooks to `url` from now on, signed with each of `secrets`.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn webhooks(&self, url: &str, secrets: &[&str]) -> Result<(), SimAdminError> {
+        let secrets = secrets.iter().map(|secret| (*secret).to_owned()).collect();
+        let setting = WebhookSetting { url: url.to_owned(), secrets };
+        self.send(self.client.post(self.url("webhooks")).json(&setting)).await.map(drop)
+    }
+
+    /// How many webhooks wait, and how many were delivered.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn webhook_count(&self) -> Result<NoticeCount, SimAdminError> {
+        Ok(self.send(self.client.get(self.url("webhooks"))).await?.json().await?)
+    }
+
+    /// Charges an order after all that had failed.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn late_charge(&self, order_no: &str) -> Result<(), SimAdminError> {
+        let late = LateCharge { order_no: order_no.to_owned() };
+        self.send(self.client.post(self.url("late_charge")).json(&late)).await.map(drop)
+    }
+
+    /// Gives money back as somebody at the wallet would, by hand.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn refund_by_hand(&self, refund: &RefundByHand) -> Result<(), SimAdminError> {
+        self.send(self.client.post(self.url("refund_by_hand")).json(refund)).await.map(drop)
+    }
+
+    /// Opens, wins or loses a dispute.
+    ///
+    /// # Errors
+    /// See [`SimAdminError`].
+    pub async fn dispute(&self, dispute: &Dispute) -> Result<(), SimAdminError> {
+        self.send(self.client.post(self.url("dispute")).json(dispute)).await.map(drop)
     }
 
     fn url(&self, verb: &str) -> String {

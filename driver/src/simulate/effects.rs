@@ -19,6 +19,9 @@ pub struct Effects {
     pub closed: BTreeSet<String>,
     /// Refunds by refund number.
     pub refunds: BTreeMap<String, TransferEffect>,
+    /// Refunds made by hand, by the wallet's own name.
+    #[serde(default)]
+    pub by_hand: BTreeMap<String, TransferEffect>,
     /// Business targets by key.
     pub business: BTreeMap<String, TargetEffect>,
     /// How many requests of each kind have come since the simulator started.

@@ -29,12 +29,19 @@ pub enum Op {
     Fact,
     /// `POST /business/close`
     CloseBusiness,
+    /// A webhook that the simulator sends.
+    Webhook,
 }
 
 impl Op {
     /// Whether the wallet is asked, and not the business.
     pub const fn is_wallet(self) -> bool {
-        !matches!(self, Self::Execute | Self::Fact | Self::CloseBusiness)
+        !self.is_business() && !matches!(self, Self::Webhook)
+    }
+
+    /// Whether the business is asked.
+    pub const fn is_business(self) -> bool {
+        matches!(self, Self::Execute | Self::Fact | Self::CloseBusiness)
     }
 }
 
@@ -96,6 +103,18 @@ pub enum Fault {
     NoOwner,
     /// A DONE with the owner `other_owner_0`.
     OtherOwner,
+    /// A webhook comes `arg` times (3), all at once.
+    Duplicate,
+    /// A webhook comes some time within `arg` ms (500), so that later ones overtake it.
+    Reordered,
+    /// A webhook comes before the answer to its request, which waits for `arg` ms (200).
+    Early,
+    /// A webhook comes `arg` ms late (1000).
+    Late,
+    /// A webhook never comes.
+    Never,
+    /// A copy of the webhook that a stranger signed comes ahead of it.
+    Forged,
 }
 
 impl Fault {
@@ -128,13 +147,19 @@ impl Fault {
         Self::Contradictory,
         Self::NoOwner,
         Self::OtherOwner,
+        Self::Duplicate,
+        Self::Reordered,
+        Self::Early,
+        Self::Late,
+        Self::Never,
+        Self::Forged,
     ];
 
     /// Whether the fault means anything for `op`.
     pub const fn applies_to(self, op: Op) -> bool {
         match self {
-            Self::None
-            | Self::DropAfter
+            Self::None => true,
+            Self::DropAfter
             | Self::DropBefore
             | Self::ErrorBefore
             | Self::ErrorAfter
@@ -145,7 +170,7 @@ impl Fault {
             | Self::Garbage
             | Self::Truncate
             | Self::Oversized
-            | Self::Slow => true,
+            | Self::Slow => !matches!(op, Op::Webhook),
             Self::WrongAmount | Self::WrongCurrency | Self::WrongNumber => op.is_wallet(),
             Self::Processing | Self::Refuse | Self::ForgetKey => matches!(op, Op::Charge | Op::Refund),
             Self::LateEffect => matches!(op, Op::Charge | Op::Refund | Op::Execute),
@@ -154,7 +179,10 @@ impl Fault {
             Self::Excess => matches!(op, Op::Refund),
             Self::Reject => matches!(op, Op::Execute),
             Self::Contradictory => matches!(op, Op::Execute | Op::Fact),
-            Self::NoOwner | Self::OtherOwner => !op.is_wallet(),
+            Self::NoOwner | Self::OtherOwner => op.is_business(),
+            Self::Duplicate | Self::Reordered | Self::Early | Self::Late | Self::Never | Self::Forged => {
+                matches!(op, Op::Webhook)
+            }
         }
     }
 
@@ -162,9 +190,11 @@ impl Fault {
     pub const fn default_arg(self) -> u64 {
         match self {
             Self::Processing => 1,
-            Self::LateEffect => 1000,
+            Self::LateEffect | Self::Late => 1000,
             Self::Trickle => 50,
-            Self::Slow => 500,
+            Self::Slow | Self::Reordered => 500,
+            Self::Duplicate => 3,
+            Self::Early => 200,
             Self::Status => 418,
             Self::Oversized => 256 * 1024,
             _ => 0,
@@ -233,6 +263,12 @@ impl FaultRates {
             (Fault::Trickle, 3),
             (Fault::Refuse, 3),
             (Fault::Reject, 2),
+            (Fault::Duplicate, 20),
+            (Fault::Reordered, 20),
+            (Fault::Early, 10),
+            (Fault::Late, 10),
+            (Fault::Never, 10),
+            (Fault::Forged, 10),
         ])
     }
 
@@ -251,6 +287,8 @@ impl FaultRates {
             Fault::Processing => rng.random_range(1..=3),
             Fault::LateEffect => rng.random_range(200..=2000),
             Fault::Slow => rng.random_range(100..=1500),
+            Fault::Duplicate => rng.random_range(2..=5),
+            Fault::Late => rng.random_range(200..=3000),
             Fault::Trickle => 5,
             other => other.default_arg(),
         };

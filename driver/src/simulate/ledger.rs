@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::business_book::BusinessEntry;
+use super::notice_book::NoticeEntry;
 use super::wallet_book::WalletEntry;
 
 /// One line: something that happened and cannot be undone.
@@ -23,6 +24,8 @@ pub enum Entry {
     Wallet(WalletEntry),
     /// In the business.
     Business(BusinessEntry),
+    /// In the queue of webhooks.
+    Notice(NoticeEntry),
 }
 
 /// Why a ledger cannot be used.

@@ -12,8 +12,11 @@ mod connection;
 mod effects;
 mod fault;
 mod ledger;
+mod notice_book;
+mod notices;
 mod routes;
 mod script;
+mod sender;
 mod wallet_book;
 mod world;
 
@@ -24,16 +27,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paylatch_core::signature::Key;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::admin::{Dispute, DisputeWord, RefundByHand};
 pub use self::client::{SimAdmin, SimAdminError};
 use self::connection::{Cut, CuttableListener};
 pub use self::effects::{Effects, TargetEffect, TransferEffect};
 pub use self::fault::{Fault, FaultRates, Op};
 use self::ledger::Ledger;
 pub use self::ledger::LedgerError;
+pub use self::notice_book::NoticeCount;
 pub use self::script::Rule;
+pub use self::sender::WebhookTarget;
 pub use self::wallet_book::Standing;
 use self::world::Shared;
 
@@ -58,6 +65,12 @@ pub struct SimulateArgs {
     /// Written with the address once the simulator listens.
     #[arg(long)]
     pub port_file: Option<PathBuf>,
+    /// Where webhooks go, as http://127.0.0.1:8080/webhooks/sim; without one none are sent.
+    #[arg(long, requires = "webhook_secret")]
+    pub webhook_url: Option<String>,
+    /// What they are signed with; give it twice while one secret replaces the other.
+    #[arg(long, env = "PAYLATCH_SIMULATE_WEBHOOK_SECRET", hide_env_values = true, value_delimiter = ',', value_parser = secret)]
+    pub webhook_secret: Vec<Key>,
 }
 
 /// What a simulator starts with.
@@ -69,6 +82,8 @@ pub struct Options {
     pub rates: FaultRates,
     /// The file that effects are kept in.
     pub ledger: Option<PathBuf>,
+    /// Where webhooks go.
+    pub webhooks: Option<WebhookTarget>,
 }
 
 /// Why the simulator cannot run.
@@ -89,7 +104,8 @@ pub enum SimulateError {
 pub async fn run(args: SimulateArgs, shutdown: CancellationToken) -> Result<(), SimulateError> {
     let listener = TcpListener::bind(args.listen).await?;
     let address = listener.local_addr()?;
-    let options = Options { seed: args.seed, rates: FaultRates::of(args.faults), ledger: args.ledger };
+    let webhooks = args.webhook_url.map(|url| WebhookTarget { url, keys: args.webhook_secret });
+    let options = Options { seed: args.seed, rates: FaultRates::of(args.faults), ledger: args.ledger, webhooks };
     let shared = options.open()?;
     if let Some(path) = &args.port_file {
         write_whole(path, &address.to_string())?;
@@ -109,7 +125,7 @@ pub async fn serve(listener: TcpListener, options: Options, shutdown: Cancellati
 impl Options {
     fn open(&self) -> Result<Arc<Shared>, SimulateError> {
         let ledger = self.ledger.as_deref().map(Ledger::open).transpose()?;
-        Ok(Arc::new(Shared::new(self.seed, self.rates.clone(), ledger)))
+        Ok(Arc::new(Shared::new(self.seed, self.rates.clone(), ledger, self.webhooks.clone())))
     }
 }
 
@@ -118,6 +134,7 @@ async fn serve_shared(
     shared: Arc<Shared>,
     shutdown: CancellationToken,
 ) -> Result<(), SimulateError> {
+    let sending = tokio::spawn(sender::run(Arc::clone(&shared), shutdown.clone()));
     let service = routes::router(Arc::clone(&shared)).into_make_service_with_connect_info::<Cut>();
     let server = axum::serve(CuttableListener(listener), service)
         .with_graceful_shutdown(shutdown.clone().cancelled_owned())
@@ -128,6 +145,7 @@ async fn serve_shared(
     };
     let served = tokio::select! { served = server => served, () = too_long => Ok(()) };
     shared.lock().shut();
+    sending.abort();
     Ok(served?)
 }
 
@@ -136,6 +154,10 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let draft = path.with_added_extension("draft");
     std::fs::write(&draft, text)?;
     std::fs::rename(draft, path)
+}
+
+fn secret(text: &str) -> Result<Key, String> {
+    Key::parse(text).ok_or_else(|| "a secret is whsec_ and the base64 of 24 to 64 random bytes".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -196,16 +196,16 @@ async fn meet(
     let slow_ms = if plan.fault == Fault::Slow { plan.arg } else { 0 };
     let wait_ms = plan.latency_ms.saturating_add(slow_ms);
     if wait_ms == 0 {
-        return act_and_answer(&sim, &cut, plan, act);
+        return act_and_answer(&sim, &cut, plan, act).await;
     }
     let waiting = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-        act_and_answer(&sim, &cut, plan, act)
+        act_and_answer(&sim, &cut, plan, act).await
     });
     waiting.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
-fn act_and_answer(
+async fn act_and_answer(
     sim: &Shared,
     cut: &Cut,
     plan: Plan,
@@ -214,7 +214,15 @@ fn act_and_answer(
     if let Some(response) = without_effect(plan, cut) {
         return response;
     }
-    let reply = act(&mut sim.lock(), plan);
+    let (reply, hold_ms) = {
+        let mut world = sim.lock();
+        let reply = act(&mut world, plan);
+        (reply, world.take_hold_ms())
+    };
+    sim.queued().notify_one();
+    if hold_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(hold_ms)).await;
+    }
     match reply {
         Ok(reply) => after_effect(plan, cut, reply),
         Err(error) => ledger_failed(&error),

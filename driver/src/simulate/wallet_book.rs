@@ -89,6 +89,18 @@ pub enum WalletEntry {
         /// Its number.
         order_no: String,
     },
+    /// A charge that had failed or was closed took effect after all.
+    ChargedLate {
+        /// Its number.
+        order_no: String,
+    },
+    /// Somebody gave money back by hand, under a name of the wallet's own.
+    RefundedByHand {
+        /// That name.
+        external_no: String,
+        /// The charge, how much and in what.
+        terms: Terms,
+    },
 }
 
 /// How the wallet treats a number that it has not seen; the first is the faithful way.
@@ -150,6 +162,7 @@ impl Transfer {
 pub struct WalletBook {
     charges: BTreeMap<String, Transfer>,
     refunds: BTreeMap<String, Transfer>,
+    by_hand: BTreeMap<String, Transfer>,
     /// By charge: what was given back or promised.
     given_back: BTreeMap<String, i64>,
 }
@@ -163,6 +176,11 @@ impl WalletBook {
     /// Refunds by number.
     pub const fn refunds(&self) -> &BTreeMap<String, Transfer> {
         &self.refunds
+    }
+
+    /// Refunds made by hand, by the wallet's own name.
+    pub const fn by_hand(&self) -> &BTreeMap<String, Transfer> {
+        &self.by_hand
     }
 
     fn of(&mut self, kind: Kind) -> &mut BTreeMap<String, Transfer> {
@@ -259,6 +277,27 @@ impl WalletBook {
         }
     }
 
+    /// A charge that failed is to take effect after all.
+    pub fn charge_late(&self, order_no: &str) -> Option<WalletEntry> {
+        let known = self.charges.get(order_no)?;
+        let may = known.terms.is_some() && matches!(known.standing, Standing::Failed | Standing::Closed);
+        may.then(|| WalletEntry::ChargedLate { order_no: order_no.to_owned() })
+    }
+
+    /// Money is to be given back by hand; only of what was charged.
+    pub fn refund_by_hand(&self, external_no: &str, order_no: &str, amount: i64) -> Option<WalletEntry> {
+        let charge = self.charges.get(order_no).filter(|charge| charge.standing == Standing::Succeeded)?;
+        let charged = charge.terms.as_ref()?;
+        let terms = Terms { order_no: order_no.to_owned(), amount, currency: charged.currency.clone(), user_id: None };
+        if amount <= 0
+            || self.by_hand.contains_key(external_no)
+            || self.refund_refusal(&terms, false, i64::MAX).is_some()
+        {
+            return None;
+        }
+        Some(WalletEntry::RefundedByHand { external_no: external_no.to_owned(), terms })
+    }
+
     /// Makes an entry true.
     pub fn apply(&mut self, entry: WalletEntry) {
         match entry {
@@ -293,6 +332,20 @@ impl WalletBook {
                     visible_at_ms: None,
                 });
                 known.standing = Standing::Closed;
+            }
+            WalletEntry::ChargedLate { order_no } => {
+                if let Some(known) = self.charges.get_mut(&order_no) {
+                    known.standing = Standing::Succeeded;
+                    known.count += 1;
+                    known.code = None;
+                }
+            }
+            WalletEntry::RefundedByHand { external_no, terms } => {
+                let given = self.given_back.entry(terms.order_no.clone()).or_default();
+                *given = given.saturating_add(terms.amount);
+                let (standing, terms) = (Standing::Succeeded, Some(terms));
+                let refund = Transfer { terms, standing, count: 1, code: None, asks_left: 0, visible_at_ms: None };
+                self.by_hand.insert(external_no, refund);
             }
         }
     }

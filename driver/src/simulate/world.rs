@@ -5,29 +5,47 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 use super::business_book::{BusinessBook, BusinessEntry, Word};
 use super::effects::{Effects, TransferEffect};
 use super::fault::{Fault, FaultRates, Op, Plan};
 use super::ledger::{Entry, Ledger};
+use super::notice_book::{Notice, NoticeBook, NoticeCount, NoticeEntry};
+use super::notices;
 use super::script::Script;
+use super::sender::WebhookTarget;
 use super::wallet_book::{Said, Transfer, WalletBook, WalletEntry};
 use crate::clock;
 
 /// The world as requests share it.
 #[derive(Debug)]
-pub struct Shared(Mutex<World>);
+pub struct Shared {
+    world: Mutex<World>,
+    queued: Notify,
+}
 
 impl Shared {
     /// A world that starts from what the ledger holds.
-    pub fn new(seed: u64, rates: FaultRates, ledger: Option<(Ledger, Vec<Entry>)>) -> Self {
+    pub fn new(
+        seed: u64,
+        rates: FaultRates,
+        ledger: Option<(Ledger, Vec<Entry>)>,
+        webhooks: Option<WebhookTarget>,
+    ) -> Self {
         let mut world = World {
             seed,
             rates,
             script: Script::default(),
             wallet: WalletBook::default(),
             business: BusinessBook::default(),
+            notices: NoticeBook::default(),
+            webhooks: webhooks.map(Arc::new),
+            hold_ms: 0,
             ledger: None,
             is_shut: false,
             outage_until_ms: i64::MIN,
@@ -40,12 +58,17 @@ impl Shared {
             entries.into_iter().for_each(|entry| world.apply(entry));
             world.ledger = Some(ledger);
         }
-        Self(Mutex::new(world))
+        Self { world: Mutex::new(world), queued: Notify::new() }
     }
 
     /// The world, for a moment. A handler that panicked left whole entries behind, so its lock may be taken over.
     pub fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told whenever a webhook may have become due.
+    pub const fn queued(&self) -> &Notify {
+        &self.queued
     }
 }
 
@@ -60,6 +83,10 @@ pub struct World {
     pub script: Script,
     wallet: WalletBook,
     business: BusinessBook,
+    notices: NoticeBook,
+    webhooks: Option<Arc<WebhookTarget>>,
+    /// How long the present answer waits for its webhook to be first.
+    hold_ms: u64,
     ledger: Option<Ledger>,
     is_shut: bool,
     outage_until_ms: i64,
@@ -116,8 +143,106 @@ impl World {
     ) -> io::Result<Said> {
         let now_ms = self.now_ms();
         let (said, entry) = ask(&mut self.wallet, now_ms);
-        entry.map_or(Ok(()), |entry| self.record(Entry::Wallet(entry)))?;
+        entry.map_or(Ok(()), |entry| self.record_wallet(entry))?;
         Ok(said)
+    }
+
+    /// Something happens at the wallet that nobody asked for there; false where it cannot be.
+    ///
+    /// # Errors
+    /// The ledger could not be written; nothing has happened.
+    pub fn happens(&mut self, what: impl FnOnce(&WalletBook) -> Option<WalletEntry>) -> io::Result<bool> {
+        let entry = what(&self.wallet);
+        let happened = entry.is_some();
+        entry.map_or(Ok(()), |entry| self.record_wallet(entry))?;
+        Ok(happened)
+    }
+
+    fn record_wallet(&mut self, entry: WalletEntry) -> io::Result<()> {
+        self.record(Entry::Wallet(entry.clone()))?;
+        notices::of(self, &entry)
+    }
+
+    /// Where webhooks go from now on.
+    pub fn set_webhooks(&mut self, target: WebhookTarget) {
+        self.webhooks = Some(Arc::new(target));
+    }
+
+    /// The wallet's books.
+    pub const fn wallet(&self) -> &WalletBook {
+        &self.wallet
+    }
+
+    /// How long the answer that was just made waits, for its webhook to be first.
+    pub const fn take_hold_ms(&mut self) -> u64 {
+        std::mem::replace(&mut self.hold_ms, 0)
+    }
+
+    /// Queues a webhook about `number`, with the faults that it meets. `due_at_ms`: not before.
+    ///
+    /// # Errors
+    /// The ledger could not be written.
+    pub fn notify(
+        &mut self,
+        number: &str,
+        also: &str,
+        mut body: Map<String, Value>,
+        due_at_ms: Option<i64>,
+    ) -> io::Result<()> {
+        if self.webhooks.is_none() {
+            return Ok(());
+        }
+        let plan = self.arrive(Op::Webhook, number, Some(also));
+        let notice_no = self.notices.next_no();
+        let mut due_at_ms = due_at_ms.unwrap_or_else(|| self.now_ms());
+        let mut copies = 1;
+        match plan.fault {
+            Fault::Never => return Ok(()),
+            Fault::Late => due_at_ms = due_at_ms.saturating_add_unsigned(plan.arg),
+            // As good as random, and the same in every run.
+            Fault::Reordered => {
+                due_at_ms = due_at_ms.saturating_add_unsigned(notice_no.wrapping_mul(2_654_435_761) % (plan.arg + 1));
+            }
+            Fault::Duplicate => copies = u32::try_from(plan.arg).unwrap_or(u32::MAX).clamp(2, 1000),
+            Fault::Early => self.hold_ms = plan.arg,
+            _ => {}
+        }
+        let event_type = body.get("type").and_then(Value::as_str).unwrap_or_default();
+        let event_id = format!("evt_{number}_{event_type}_{notice_no}");
+        body.insert("event_id".to_owned(), json!(event_id));
+        let forged = plan.fault == Fault::Forged;
+        let notice = Notice { event_id, body: Value::Object(body).to_string(), due_at_ms, copies, forged };
+        self.record(Entry::Notice(NoticeEntry::Queued { notice_no, notice }))
+    }
+
+    /// Webhooks that go out now, and where to.
+    pub fn take_due_notices(&mut self) -> Vec<(Arc<WebhookTarget>, u64, Notice)> {
+        let now_ms = self.now_ms();
+        let Some(target) = self.webhooks.clone() else { return Vec::new() };
+        let due = self.notices.take_due(now_ms);
+        due.into_iter().map(|(notice_no, notice)| (Arc::clone(&target), notice_no, notice)).collect()
+    }
+
+    /// How long until the next webhook is due, if one waits.
+    pub fn next_notice_in(&self) -> Option<Duration> {
+        let due_at_ms = self.notices.next_due_at_ms()?;
+        let left_ms = due_at_ms.saturating_sub(self.now_ms()).max(1);
+        Some(Duration::from_millis(left_ms.unsigned_abs()))
+    }
+
+    /// So many copies of a webhook were answered 2xx; the rest is tried again.
+    pub fn notice_came_back(&mut self, notice_no: u64, delivered: usize) {
+        for _ in 0..delivered {
+            // A ledger that cannot be written sends it once more after the next start.
+            let _ = self.record(Entry::Notice(NoticeEntry::Delivered { notice_no }));
+        }
+        let now_ms = self.now_ms();
+        self.notices.came_back(notice_no, now_ms);
+    }
+
+    /// How many webhooks wait, and how many were delivered.
+    pub fn notice_count(&self) -> NoticeCount {
+        self.notices.count()
     }
 
     /// Asks the business's books about a target and records what comes of it.
@@ -151,6 +276,7 @@ impl World {
             closed: without_terms.map(|(number, _)| number.clone()).collect(),
             charges: told(charges),
             refunds: told(self.wallet.refunds()),
+            by_hand: told(self.wallet.by_hand()),
             business: self.business.targets().iter().map(|(key, target)| (key.clone(), target.into())).collect(),
             requests: self.requests.clone(),
             calls: self.calls.clone(),
@@ -185,6 +311,7 @@ impl World {
         match entry {
             Entry::Wallet(entry) => self.wallet.apply(entry),
             Entry::Business(entry) => self.business.apply(entry),
+            Entry::Notice(entry) => self.notices.apply(entry),
         }
     }
 }

@@ -132,7 +132,9 @@ begin
     -- One write per job: its next due time, and the lease of the action that leaves.
     update paylatch.job j
     set lane = p.lane,
-        due_at = p.due_at,
+        -- Somebody woke it while its call was out: what they know may be younger than the answer.
+        due_at = case when j.woken and p.action is null and p.due_at < 'infinity' then p_now else p.due_at end,
+        woken = false,
         action = p.action,
         lease_token = case when p.action is not null then nextval('paylatch.lease_token_seq') end,
         lease_holder = case when p.action is not null then p_holder end,
@@ -195,7 +197,8 @@ begin
     where r.refund_id = p.refund_id and r.version = p.version and p.changed;
 
     update paylatch.job j
-    set due_at = p.due_at,
+    set due_at = case when j.woken and p.action is null and p.due_at < 'infinity' then p_now else p.due_at end,
+        woken = false,
         action = p.action,
         lease_token = case when p.action is not null then nextval('paylatch.lease_token_seq') end,
         lease_holder = case when p.action is not null then p_holder end,

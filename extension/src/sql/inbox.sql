@@ -6,7 +6,7 @@
 -- which events come, and however often, they end in the same state: what only an ended flow can take (disputes,
 -- refunds made at the provider) waits for its end, and what is told of the past changes nothing.
 --
--- Lock order: events in key order, then flows in key order, then what their triggers touch, the channel last. Creation
+-- Lock order: events in key order, then flows and refunds in key order, then what their triggers touch, the channel last. Creation
 -- and scan() take events with SKIP LOCKED, so they wait for no receiver.
 
 -- What one event comes to, beside the row that it speaks of; does is null where it has to wait.
@@ -63,11 +63,14 @@ create function paylatch.read_webhooks(p_channel text, p_event_ids text[], p_now
     with told as (
         select e.*, f.trade_order_no, f.status as flow_status, f.frozen_reason is not null as frozen, f.channel as flow_channel,
                r.refund_id, r.kind as refund_kind, r.status as refund_status,
+               r.frozen_reason is not null as refund_frozen,
                f.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL') as ended,
                e.about = 'refund' and e.external_no is null as own_refund,
                -- A full echo; whether it agrees is what a trusted success decides on.
                e.status = 'SUCCEEDED' and e.amount is not null and e.currency is not null and c.webhook_trust = 'evidence' as trusted,
-               e.amount = f.amount and e.currency = f.currency as agrees
+               e.amount = coalesce(r.amount, f.amount) and e.currency = f.currency as agrees,
+               coalesce(e.amount, (select d.amount from paylatch.dispute d where d.flow_id = e.flow_id and d.dispute_no = e.external_no),
+                        case e.dispute when 'WON' then f.amount end)::bigint as dispute_amount
         from paylatch.webhook_event e
         join paylatch.channel c on c.channel = e.channel
         left join paylatch.pay_flow f on f.flow_id = e.flow_id
@@ -95,26 +98,27 @@ create function paylatch.read_webhooks(p_channel text, p_event_ids text[], p_now
                 when t.status = 'SUCCEEDED' and t.refund_status in ('FAILED', 'REJECTED')
                     or t.status = 'FAILED' and t.refund_status = 'SUCCEEDED' then 'contradicts'
                 when t.refund_status not in ('REQUESTED', 'PENDING') then 'known'
-                when t.refund_kind <> 'COMPENSATION' then 'woken'
-                when t.frozen then 'frozen'
-                when t.trusted then 'decided'
+                when case t.refund_kind when 'COMPENSATION' then t.frozen else t.refund_frozen end then 'frozen'
+                when t.trusted and t.refund_status = 'PENDING' then 'decided'
                 else 'woken' end
             when not t.ended then null -- only an ended flow can take it
             when t.about = 'refund'
                 then case when t.amount is null or t.currency is null then 'incomplete' else 'external_refund' end
-            else case when t.external_no is null or t.dispute is null then 'incomplete' else 'dispute' end
+            else case when t.external_no is null or t.dispute is null or t.dispute_amount is null then 'incomplete' else 'dispute' end
         end as does
         from told t
     ), once as (
-        -- One evidence a flow; one that disagrees comes first.
-        select r.*, row_number() over (partition by r.flow_id, r.does order by r.agrees, r.event_id) as nth from read r
+        -- One evidence a flow or refund; one that disagrees comes first.
+        select r.*, nullif(r.refund_kind, 'COMPENSATION') is not null as is_refund,
+               row_number() over (partition by r.flow_id, r.refund_id, r.does order by r.agrees, r.event_id) as nth from read r
     )
     select o.event_id, o.flow_id, o.refund_id, case when o.does = 'decided' and o.nth > 1 then 'known' else o.does end,
-           case when o.does = 'woken' and o.refund_kind <> 'COMPENSATION' then 'refund'
+           case when o.does = 'woken' and o.is_refund then 'refund'
                 when o.does = 'woken' or (o.does is null and not o.ended) then 'flow' end,
            jsonb_populate_record(null::paylatch.told, jsonb_build_object(
                'action', case o.about when 'charge' then 'QUERY_CHARGE' else 'QUERY_REFUND' end, 'outcome', o.status,
-               'asked_at', p_now, 'order_no', o.number, 'amount', o.amount, 'currency', o.currency, 'flow_id', o.flow_id,
+               'asked_at', p_now, 'order_no', o.number, 'amount', case o.about when 'dispute' then o.dispute_amount else o.amount end,
+               'currency', o.currency, 'flow_id', o.flow_id, 'refund_id', case when o.is_refund then o.refund_id end,
                'request_id', o.request_id)),
            o.external_no, o.dispute
     from once o
@@ -122,21 +126,30 @@ $$;
 comment on function paylatch.read_webhooks(text, text[], timestamptz) is
     'What each stored event comes to, given the row it speaks of: unknown_type, not_ours, known, frozen, woken, decided, inquired, late_charge, external_refund, dispute, contradicts, incomplete; null: it waits for its flow, its refund or its flow''s end.';
 
--- Trusted successes decide, under the flows'' locks. A call that is out has lost its lease: its report ends as replayed.
+-- Trusted successes decide, under the flows' locks. A call that is out has lost its lease: its report ends as replayed.
 create function paylatch.apply_told_set(p_told paylatch.told[], p_now timestamptz) returns void language plpgsql as $$
 declare
-    v_ids bigint[] := array(select t.flow_id from unnest(p_told) t order by t.flow_id);
+    v_flows bigint[] := array(select t.flow_id from unnest(p_told) t where t.refund_id is null order by 1);
+    v_refunds bigint[] := array(select t.refund_id from unnest(p_told) t where t.refund_id is not null order by 1);
     v_calls record;
 begin
+    perform from paylatch.refund r where r.refund_id = any (v_refunds) order by r.refund_id for update;
     select j.channel, count(*)::integer as calls into v_calls from paylatch.job j
-    where j.kind = 'flow' and j.ref_id = any (v_ids) and j.lease_token is not null and paylatch.is_wallet_action(j.action)
+    where ((j.kind = 'flow' and j.ref_id = any (v_flows)) or (j.kind = 'refund' and j.ref_id = any (v_refunds)))
+      and j.lease_token is not null and paylatch.is_wallet_action(j.action)
     group by j.channel;
-    perform from paylatch.advance_set(v_ids, p_told, p_now, null, null, '{}', '{}');
+    if v_flows <> '{}' then
+        perform from paylatch.advance_set(v_flows, array(select t from unnest(p_told) t where t.refund_id is null), p_now, null, null, '{}', '{}');
+    end if;
+    if v_refunds <> '{}' then
+        perform from paylatch.advance_refunds(v_refunds, array(select t from unnest(p_told) t where t.refund_id is not null),
+                                              p_now, null, null, '{}', '{}');
+    end if;
     update paylatch.channel_state s set in_flight = greatest(0, s.in_flight - v_calls.calls)
     where s.channel = v_calls.channel and s.in_flight > 0;
 end $$;
 comment on function paylatch.apply_told_set(paylatch.told[], timestamptz) is
-    'Evidence that came by webhook, at most one per flow, of one channel: decided as if it had been asked for. The flows are locked.';
+    'Evidence that came by webhook, at most one per flow or refund, of one channel: decided as if it had been asked for. The flows are locked.';
 
 -- What a person must see, once.
 create function paylatch.webhook_incident(p_kind text, p_flow_id bigint, p_says text, p_detail jsonb) returns void language sql as $$
@@ -156,10 +169,7 @@ begin
     order by f.flow_id for update;
     v_read := array(select r from paylatch.read_webhooks(p_channel, p_event_ids, p_now) r order by r.flow_id, r.event_id);
 
-    -- A call that is out is left alone: its report wakes the flow by itself.
-    update paylatch.job j set due_at = p_now
-    where j.kind = 'flow' and j.ref_id in (select r.flow_id from unnest(v_read) r where r.wakes = 'flow')
-      and j.due_at > p_now and j.due_at < 'infinity' and j.lease_token is null;
+    perform paylatch.wake_set(array(select r.flow_id from unnest(v_read) r where r.wakes = 'flow'), p_now);
     if exists (select from unnest(v_read) r where r.does = 'decided') then
         perform paylatch.apply_told_set(array(select r.told from unnest(v_read) r where r.does = 'decided'), p_now);
     end if;

@@ -272,8 +272,9 @@ comment on function paylatch.resume_refund(bigint, text) is
 
 create function paylatch.wake_refund(p_refund_id bigint, p_now timestamptz) returns boolean language plpgsql as $$
 begin
-    update paylatch.job j set due_at = p_now
-    where j.kind = 'refund' and j.ref_id = p_refund_id and j.due_at > p_now and j.due_at < 'infinity' and j.lease_token is null;
+    update paylatch.job j
+    set due_at = case when j.lease_token is null then p_now else j.due_at end, woken = j.lease_token is not null
+    where j.kind = 'refund' and j.ref_id = p_refund_id and j.due_at > p_now and j.due_at < 'infinity' and not j.woken;
     return exists (select from paylatch.job j where j.kind = 'refund' and j.ref_id = p_refund_id);
 end $$;
-comment on function paylatch.wake_refund(bigint, timestamptz) is 'Makes an unfinished, unfrozen, unleased refund due now.';
+comment on function paylatch.wake_refund(bigint, timestamptz) is 'Makes an unfinished, unfrozen refund due now; one whose call is out as soon as its report has come.';

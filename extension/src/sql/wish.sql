@@ -1,13 +1,21 @@
 -- Wishes and wake-ups: they carry no state. What happens is decided from the row.
 
+create function paylatch.wake_set(p_flow_ids bigint[], p_now timestamptz) returns void language plpgsql as $$
+begin
+    -- A call that is out keeps its lease, and the wake-up is kept for its report: what woke us may be younger than its answer.
+    update paylatch.job j
+    set due_at = case when j.lease_token is null then p_now else j.due_at end, woken = j.lease_token is not null
+    where j.kind = 'flow' and j.ref_id = any (p_flow_ids) and j.due_at > p_now and j.due_at < 'infinity' and not j.woken;
+end $$;
+comment on function paylatch.wake_set(bigint[], timestamptz) is
+    'Makes unfinished, unfrozen flows due now; those whose call is out as soon as its report has come.';
+
 create function paylatch.wake(p_flow_id bigint, p_now timestamptz) returns boolean language plpgsql as $$
 begin
-    -- A live lease is left alone: its report wakes the flow by itself.
-    update paylatch.job j set due_at = p_now
-    where j.kind = 'flow' and j.ref_id = p_flow_id and j.due_at > p_now and j.due_at < 'infinity' and j.lease_token is null;
+    perform paylatch.wake_set(array[p_flow_id], p_now);
     return exists (select from paylatch.job j where j.kind = 'flow' and j.ref_id = p_flow_id);
 end $$;
-comment on function paylatch.wake(bigint, timestamptz) is 'Makes an unfinished, unfrozen, unleased flow due now.';
+comment on function paylatch.wake(bigint, timestamptz) is 'wake_set() for one flow; returns whether it is unfinished.';
 
 create function paylatch.advance(flow_id bigint, source text default 'API') returns boolean
     language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -16,7 +24,7 @@ begin
     return paylatch.in_scope(flow_id, null) and paylatch.wake(flow_id, paylatch.clock());
 end $$;
 comment on function paylatch.advance(bigint, text) is
-    'Says "look at this flow again": makes it due now. Idempotent, carries no state. Returns whether the flow is unfinished (and not another merchant''s). source: who asks (API, WEBHOOK, OPERATOR). Error: PL007.';
+    'Says "look at this flow again": makes it due now, or after the call that is out. Idempotent, carries no state. Returns whether the flow is unfinished (and not another merchant''s). source: who asks (API, WEBHOOK, OPERATOR). Error: PL007.';
 
 create function paylatch.no_such_flow(p_flow_id bigint) returns void language plpgsql stable as $$
 begin

@@ -61,6 +61,21 @@ async fn a_call_that_is_out_keeps_its_lease() {
     assert_eq!(db.flow(flow_id).await.status, "BIZ_SUCCESS");
 }
 
+/// The usual way: the answer is lost, and while the call still waits for it the wallet tells.
+#[tokio::test]
+async fn what_is_told_while_a_call_is_out_is_asked_about_once_it_is_back() {
+    let db = set().await;
+    db.execute("update paylatch.scene set retry_base_ms = 600000, retry_max_ms = 600000").await;
+    db.create_flow("topup", "alice", "one").await;
+    let handout = claimed(&db).await.remove(0);
+    receive_one(&db, event("e1", "charge.succeeded", &handout.order_no)).await;
+    report(&mut db.session().await, &[handout.evidence(Outcome::Unknown)]).await;
+    let question = claimed(&db).await.remove(0);
+    assert_eq!(question.action, "QUERY_CHARGE");
+    report(&mut db.session().await, &[question.evidence(Outcome::Unknown)]).await;
+    assert!(claimed(&db).await.is_empty(), "once, not for ever");
+}
+
 #[tokio::test]
 async fn a_trusted_success_decides_and_fences_the_call_that_is_out() {
     let db = trusting().await;

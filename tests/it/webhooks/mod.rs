@@ -1,9 +1,14 @@
 //! Webhooks: the inbox in the database, the door in the daemon, and both with a simulator that sends.
 
+mod door;
 mod inbox;
 mod permutations;
+mod simulator;
 
-use paylatch_tests::Database;
+use paylatch_core::signature::Key;
+use paylatch_tests::daemon::Setup;
+use paylatch_tests::{Daemon, Database};
+use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use sqlx::FromRow;
 
@@ -46,4 +51,32 @@ async fn receive(db: &Database, events: &[Value]) -> Vec<Told> {
 
 async fn receive_one(db: &Database, event: Value) -> Told {
     receive(db, &[event]).await.pop().unwrap()
+}
+
+/// A secret of its own for each byte.
+fn key(byte: u8) -> Key {
+    Key::from_bytes(&[byte; 32]).unwrap()
+}
+
+/// A daemon for `db` whose channel `sim` has these secrets and its wallet at `wallet`.
+fn setup(db: &Database, wallet: &str, keys: &[Key]) -> Setup {
+    let secrets: Vec<_> = keys.iter().map(|key| format!("{:?}", key.expose())).collect();
+    let more = format!("connect_timeout_ms = 300\ncall_timeout_ms = 1000\nwebhook_secrets = [{}]", secrets.join(", "));
+    Setup::of(db).driver("lease_ms = 4000").wallet("sim", wallet, &more).business("shop", wallet, "").api("")
+}
+
+/// Where the daemon takes webhooks of a channel.
+fn door(daemon: &Daemon, channel: &str) -> String {
+    format!("http://{}/webhooks/{channel}", daemon.api_address())
+}
+
+fn now() -> i64 {
+    paylatchd::clock::now().unix_timestamp()
+}
+
+/// Sends a webhook as a wallet of our own protocol would.
+async fn send(client: &Client, url: &str, key: &Key, id: &str, at: i64, body: &str) -> Response {
+    let request = client.post(url).header("webhook-id", id).header("webhook-timestamp", at);
+    let request = request.header("webhook-signature", key.sign(id, at, body.as_bytes())).body(body.to_owned());
+    request.send().await.unwrap()
 }
