@@ -331,3 +331,99 @@ async fn a_bad_call_is_refused_whole() {
     }
     assert_eq!(db.value::<i64>("select count(*) from paylatch.webhook_event").await, 0);
 }
+
+/// F16 as SQL sees it: a hint has the wallet asked, a trusted success needs no question.
+#[tokio::test]
+async fn f16_a_success_told_of_a_failed_flow_brings_the_money_back() {
+    for (db, word) in [(set().await, "inquired"), (trusting().await, "late_charge")] {
+        let flow_id = db.create_flow("topup", "alice", "one").await;
+        let handout = claimed(&db).await.remove(0);
+        report(&mut db.session().await, &[handout.evidence(Outcome::Failed)]).await;
+        let flow = db.flow(flow_id).await;
+        assert_eq!(flow.status, "PAY_FAIL");
+        for id in ["e1", "e2"] {
+            let told = receive_one(&db, with_money(event(id, "charge.succeeded", &flow.trade_order_no))).await;
+            assert_eq!(told.words(), ("received", Some(word)));
+        }
+        let mut handout = claimed(&db).await.remove(0);
+        if word == "inquired" {
+            assert_eq!(handout.action, "QUERY_CHARGE");
+            report(&mut db.session().await, &[handout.evidence(Outcome::Succeeded)]).await;
+            handout = claimed(&db).await.remove(0);
+        }
+        assert_eq!(handout.action, "REFUND");
+        report(&mut db.session().await, &[handout.evidence(Outcome::Succeeded)]).await;
+        assert_eq!(db.flow(flow_id).await.status, "PAY_FAIL");
+        let refunds = "select string_agg(kind || ' ' || status, ',') from paylatch.refund";
+        assert_eq!(db.value::<String>(refunds).await, "RECON SUCCEEDED");
+        assert_verified(&db).await;
+    }
+}
+
+async fn after_sale(db: &Database) -> (i64, String) {
+    let flow_id = db.settled_flow("alice", "one").await;
+    let ask = format!("select refund_order_no from paylatch.request_refund({flow_id}, 600, 'broken')");
+    (flow_id, db.value(&ask).await)
+}
+
+fn about_refund(id: &str, event_type: &str, number: &str) -> serde_json::Value {
+    let mut event = event(id, event_type, number);
+    event["amount"] = json!(600);
+    event["currency"] = json!("USD");
+    event
+}
+
+#[tokio::test]
+async fn a_refund_under_way_is_asked_about_or_decided() {
+    let db = set().await;
+    db.execute("update paylatch.scene set retry_base_ms = 600000, retry_max_ms = 600000").await;
+    let (_, number) = after_sale(&db).await;
+    let handout = claimed(&db).await.remove(0);
+    // While the call is out, as the answer is lost.
+    let told = receive_one(&db, about_refund("e1", "refund.succeeded", &number)).await;
+    assert_eq!(told.applied.as_deref(), Some("woken"));
+    report(&mut db.session().await, &[handout.evidence(Outcome::Unknown)]).await;
+    assert_eq!(claimed(&db).await.remove(0).action, "QUERY_REFUND");
+
+    let db = trusting().await;
+    let (flow_id, number) = after_sale(&db).await;
+    let handout = claimed(&db).await.remove(0);
+    let told = receive_one(&db, about_refund("e1", "refund.succeeded", &number)).await;
+    assert_eq!(told.applied.as_deref(), Some("decided"));
+    assert_eq!(db.flow(flow_id).await.refunded_amount, 600);
+    assert_eq!(db.value::<String>("select status from paylatch.refund").await, "SUCCEEDED");
+    let verdicts = report(&mut db.session().await, &[handout.evidence(Outcome::Succeeded)]).await;
+    assert_eq!(verdicts[0].disposition, "replayed");
+    let told = receive_one(&db, about_refund("e2", "refund.failed", &number)).await;
+    assert_eq!(told.applied.as_deref(), Some("contradicts"), "the bank gave it back");
+    assert_verified(&db).await;
+}
+
+#[tokio::test]
+async fn a_refund_made_by_hand_and_a_dispute_lower_what_can_be_refunded() {
+    let db = set().await;
+    let flow_id = db.settled_flow("alice", "one").await;
+    let number = db.flow(flow_id).await.trade_order_no;
+    let mut refund = about_refund("e1", "refund.external", &number);
+    refund["external_no"] = json!("rf_1");
+    assert_eq!(receive_one(&db, refund.clone()).await.applied.as_deref(), Some("external_refund"));
+    refund["event_id"] = json!("e2");
+    receive_one(&db, refund).await;
+    let mut dispute = about_refund("e3", "dispute.opened", &number);
+    dispute["external_no"] = json!("dp_1");
+    dispute["dispute"] = json!("OPEN");
+    assert_eq!(receive_one(&db, dispute.clone()).await.applied.as_deref(), Some("dispute"));
+    let left = format!("select refundable from paylatch.request_refund({flow_id}, 301, 'too much')");
+    assert_eq!(db.value::<i64>(&left).await, 300);
+    let mut won = event("e4", "dispute.won", &number);
+    won["external_no"] = json!("dp_1");
+    won["dispute"] = json!("WON");
+    assert_eq!(receive_one(&db, won).await.applied.as_deref(), Some("dispute"), "its amount is known");
+    let outcome = format!("select outcome from paylatch.request_refund({flow_id}, 900, 'all of it')");
+    assert_eq!(db.value::<String>(&outcome).await, "reserved");
+    dispute["event_id"] = json!("e5");
+    dispute["external_no"] = json!("dp_2");
+    dispute["amount"] = json!(null);
+    assert_eq!(receive_one(&db, dispute).await.applied.as_deref(), Some("incomplete"));
+    assert_verified(&db).await;
+}

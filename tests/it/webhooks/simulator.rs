@@ -3,7 +3,7 @@
 use paylatch_tests::stage::PATIENCE;
 use paylatch_tests::wait::eventually;
 use paylatch_tests::{Daemon, Stage};
-use paylatchd::simulate::{Fault, FaultRates, Op, Rule};
+use paylatchd::simulate::{Dispute, DisputeWord, Fault, FaultRates, Op, RefundByHand, Rule};
 
 use super::{door, key, setup};
 
@@ -129,5 +129,76 @@ async fn what_is_to_be_told_is_told_after_a_restart() {
     send_to(&stage, &daemon).await;
     assert_eq!(all_told(&stage).await, 1);
     stage.reaches(flow_id, "BIZ_SUCCESS").await;
+    stage.assert_rules().await;
+}
+
+/// The wallet refuses, and charges after all. Nobody would have asked again.
+#[tokio::test]
+async fn f16_a_late_charge_is_told_found_and_given_back() {
+    for trust in ["hint", "evidence"] {
+        let (stage, _daemon) = listening().await;
+        stage.db.execute(&format!("update paylatch.channel set webhook_trust = '{trust}'")).await;
+        stage.script(Rule::new("*", "charge", Fault::Refuse)).await;
+        let flow_id = stage.create("topup", "one").await;
+        let number = stage.reaches(flow_id, "PAY_FAIL").await.trade_order_no;
+        stage.script(Rule::new("*", "webhook", Fault::Duplicate)).await;
+        stage.sim.admin().late_charge(&number).await.unwrap();
+        stage
+            .becomes_true("select exists (select from paylatch.refund where kind = 'RECON' and status = 'SUCCEEDED')")
+            .await;
+        assert_eq!(stage.db.flow(flow_id).await.status, "PAY_FAIL");
+        all_told(&stage).await;
+        let effects = stage.assert_rules().await;
+        assert_eq!((effects.charge_count(&number), effects.refunds.len()), (1, 1));
+        let incidents = "select string_agg(kind, ' ') from paylatch.incident where resolved_at is null";
+        assert_eq!(stage.db.value::<String>(incidents).await, "LATE_CHARGE");
+    }
+}
+
+/// A refund is refused, the notice of it comes twice: the reservation is released once, and another refund may follow.
+#[tokio::test]
+async fn f19_a_refused_refund_told_twice_is_released_once() {
+    let (stage, _daemon) = listening().await;
+    let flow_id = stage.create("topup", "one").await;
+    stage.reaches(flow_id, "BIZ_SUCCESS").await;
+    stage.script(Rule::new("r*", "refund", Fault::Refuse)).await;
+    stage.script(Rule::new("r*", "webhook", Fault::Duplicate).arg(2)).await;
+    let ask = format!("select refund_order_no from paylatch.request_refund({flow_id}, 900, 'broken')");
+    let first: String = stage.db.value(&ask).await;
+    stage
+        .becomes_true(&format!("select status = 'FAILED' from paylatch.refund where refund_order_no = '{first}'"))
+        .await;
+    all_told(&stage).await;
+    assert_eq!(stage.db.flow(flow_id).await.refunded_amount, 0);
+    stage.clear_script().await;
+    let second: String = stage.db.value(&ask).await;
+    assert_ne!(first, second);
+    stage
+        .becomes_true(&format!("select status = 'SUCCEEDED' from paylatch.refund where refund_order_no = '{second}'"))
+        .await;
+    assert_eq!(stage.db.flow(flow_id).await.refunded_amount, 900);
+    let effects = stage.assert_rules().await;
+    assert_eq!((effects.refund_count(&first), effects.refund_count(&second)), (0, 1));
+    let doubled = "select bool_or(times_received > 1) from paylatch.webhook_event where event_type = 'refund.failed'";
+    assert!(stage.db.value::<bool>(doubled).await);
+}
+
+/// What nobody here asked for is told, and counts.
+#[tokio::test]
+async fn a_refund_by_hand_and_a_dispute_are_told() {
+    let (stage, _daemon) = listening().await;
+    let flow_id = stage.create("topup", "one").await;
+    let order_no = stage.reaches(flow_id, "BIZ_SUCCESS").await.trade_order_no;
+    let by_hand = RefundByHand { order_no: order_no.clone(), external_no: "rf_1".into(), amount: 500 };
+    stage.sim.admin().refund_by_hand(&by_hand).await.unwrap();
+    let mut dispute = Dispute { order_no, dispute_no: "dp_1".into(), amount: 1000, state: DisputeWord::Opened };
+    stage.sim.admin().dispute(&dispute).await.unwrap();
+    let held = format!(
+        "select refunded_amount = 500 and disputed_amount = 1000 from paylatch.pay_flow where flow_id = {flow_id}"
+    );
+    stage.becomes_true(&held).await;
+    dispute.state = DisputeWord::Won;
+    stage.sim.admin().dispute(&dispute).await.unwrap();
+    stage.becomes_true(&format!("select disputed_amount = 0 from paylatch.pay_flow where flow_id = {flow_id}")).await;
     stage.assert_rules().await;
 }
