@@ -5,7 +5,7 @@
 //! a request was taken off the client's queue, hyper hands the request back unsent and it goes out on another
 //! connection. Once hyper has begun to write it, a lost connection is an error here, and the answer is UNKNOWN.
 //!
-//! Memory is bounded: no more than [`BODY_LIMIT`] bytes of an answer are read.
+//! Memory is bounded: no more than [`BODY_LIMIT`] bytes of an answer are read, or what its reader says.
 
 use std::error::Error as _;
 use std::fmt;
@@ -60,9 +60,23 @@ pub enum EndpointError {
     /// A webhook secret is not what the channel's scheme asks for.
     #[error("webhook_secrets: each must be whsec_ and the base64 of 24 to 64 random bytes")]
     BadWebhookSecret,
+    /// A webhook secret is not what Stripe's scheme asks for.
+    #[error("webhook_secrets: each must be the signing secret of a webhook endpoint at Stripe, whsec_...")]
+    BadStripeSecret,
     /// The HTTP client could not be set up, which means its TLS.
     #[error("the HTTP client cannot be set up")]
     Client(#[source] reqwest::Error),
+}
+
+/// What came back, as it came: an answer's head was heard; its body may have been lost on the way.
+#[derive(Debug)]
+pub struct Heard {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, or why there is none: UNKNOWN in any case.
+    pub body: Result<Vec<u8>, Answer>,
 }
 
 /// An opened endpoint; cheap to clone, its connections are shared.
@@ -133,7 +147,8 @@ impl Endpoint {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+    /// A request that is not sent yet.
+    pub fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -142,9 +157,7 @@ impl Endpoint {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Reply<T>, Answer> {
-        let response = request.send().await.map_err(|error| self.no_answer(&error))?;
-        let status = response.status();
-        let body = self.read(response).await;
+        let Heard { status, body, .. } = self.exchange(request, BODY_LIMIT).await?;
         if status == StatusCode::TOO_MANY_REQUESTS {
             return Err(Answer::unavailable("rate_limited", "HTTP 429"));
         }
@@ -153,17 +166,27 @@ impl Endpoint {
         }
         match serde_json::from_slice(&body?) {
             Ok(body) => Ok(Reply { status, body }),
-            Err(_) if status.is_success() => Err(Answer::unknown("unreadable_body", "the body is not as documented")),
+            Err(_) if status.is_success() => Err(unreadable_body()),
             Err(_) => Err(not_understood(status)),
         }
     }
 
+    /// Sends a request once and hears what comes back, at most `limit` bytes of it.
+    ///
+    /// # Errors
+    /// The answer's class, where not even a status came.
+    pub async fn exchange(&self, request: RequestBuilder, limit: usize) -> Result<Heard, Answer> {
+        let response = request.send().await.map_err(|error| self.no_answer(&error))?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        Ok(Heard { status, headers, body: self.read(response, limit).await })
+    }
+
     /// The body, if it ends within the limit.
-    async fn read(&self, mut response: Response) -> Result<Vec<u8>, Answer> {
+    async fn read(&self, mut response: Response, limit: usize) -> Result<Vec<u8>, Answer> {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.no_answer(&error))? {
-            if body.len() + chunk.len() > BODY_LIMIT {
-                return Err(Answer::unknown("body_too_large", format!("the body exceeds {BODY_LIMIT} bytes")));
+            if body.len() + chunk.len() > limit {
+                return Err(Answer::unknown("body_too_large", format!("the body exceeds {limit} bytes")));
             }
             body.extend_from_slice(&chunk);
         }
@@ -188,6 +211,11 @@ impl Endpoint {
 pub fn install_crypto() {
     // Refused when one is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// An answer of the right status that cannot be read.
+pub fn unreadable_body() -> Answer {
+    Answer::unknown("unreadable_body", "the body is not as documented")
 }
 
 /// An HTTP status that is documented for nothing.

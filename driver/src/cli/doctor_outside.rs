@@ -9,8 +9,9 @@ use super::doctor::{Finding, Level};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::db::{self, Db, PolicyEndpoint};
+use crate::endpoint::EndpointError;
 use crate::error::Error;
-use crate::wallet::WalletAdapter;
+use crate::wallet::{StripeWallet, WalletAdapter, stripe};
 
 /// A backend may be older than our session by this much without a pooler between.
 const BACKEND_AGE_SLACK_MS: i64 = 500;
@@ -143,17 +144,38 @@ pub(super) async fn counterparties(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, wallet) in &config.wallet {
         let what = format!("wallet {name}");
-        if wallet.adapter == WalletAdapter::Null {
-            findings.push(Finding::new(Level::Warn, what, "adapter \"null\" takes no money: for benchmarks only"));
-        } else {
-            findings.push(reach(what, wallet.base_url.as_deref(), wallet.connect_timeout_ms).await);
-        }
+        findings.push(match wallet.adapter {
+            WalletAdapter::Null => {
+                Finding::new(Level::Warn, what, "adapter \"null\" takes no money: for benchmarks only")
+            }
+            WalletAdapter::Stripe => stripe_key(what, wallet).await,
+            WalletAdapter::Http | WalletAdapter::Sim => reach(what, wallet.base_url(), wallet.connect_timeout_ms).await,
+        });
     }
     for (name, business) in &config.business {
         let what = format!("business {name}");
         findings.push(reach(what, business.base_url.as_deref(), business.connect_timeout_ms).await);
     }
     findings
+}
+
+/// Whether Stripe takes the secret key, and whether money moves with it.
+async fn stripe_key(what: String, settings: &config::Wallet) -> Finding {
+    let opened = settings.endpoint().ok_or(EndpointError::NoBaseUrl);
+    let wallet = match opened.and_then(|endpoint| StripeWallet::open(&endpoint, &settings.webhook_secrets)) {
+        Ok(wallet) => wallet,
+        Err(error) => return Finding::new(Level::Error, what, error.to_string()),
+    };
+    if let Err(answer) = wallet.probe().await {
+        let says = answer.message.or(answer.code).unwrap_or_default();
+        return Finding::new(Level::Error, what, format!("asking {}: {says}", settings.base_url().unwrap_or_default()));
+    }
+    let secrets =
+        if settings.webhook_secrets.is_empty() { "; without webhook_secrets it takes no webhooks" } else { "" };
+    match settings.token.as_ref().and_then(|token| stripe::Mode::of(token.expose())) {
+        Some(stripe::Mode::Live) => Finding::new(Level::Ok, what, format!("Stripe takes the key, live{secrets}")),
+        _ => Finding::new(Level::Warn, what, format!("Stripe takes the key, a test key: no money moves{secrets}")),
+    }
 }
 
 async fn reach(what: String, base_url: Option<&str>, connect_timeout_ms: u64) -> Finding {

@@ -22,7 +22,7 @@ pub use self::api::Api;
 pub use self::secret::Secret;
 use crate::business::BusinessAdapter;
 use crate::endpoint::EndpointSettings;
-use crate::wallet::WalletAdapter;
+use crate::wallet::{WalletAdapter, stripe};
 
 /// The daemon's configuration.
 ///
@@ -124,10 +124,10 @@ pub struct Log {
 /// A wallet, or a payment provider behind our wallet protocol.
 #[derive(Debug, Clone, confique::Config)]
 pub struct Wallet {
-    /// "http": our documented protocol. "sim": the same, against `paylatchd simulate`. "null": says yes at once,
-    /// takes no money; for benchmarks only.
+    /// "http": our documented protocol. "sim": the same, against `paylatchd simulate`. "stripe": an account at Stripe.
+    /// "null": says yes at once, takes no money; for benchmarks only.
     pub adapter: WalletAdapter,
-    /// Where it is. Needed unless the adapter is "null". PAYLATCH_WALLET_NAME_BASE_URL wins over it.
+    /// Where it is. Needed with "http" and "sim"; Stripe is where it is. PAYLATCH_WALLET_NAME_BASE_URL wins over it.
     pub base_url: Option<String>,
     /// For name resolution, TCP and TLS together.
     #[config(default = 1000)]
@@ -135,7 +135,8 @@ pub struct Wallet {
     /// For a whole call, connecting included. Must not exceed the channel's `call_timeout_ms` in the database.
     #[config(default = 5000)]
     pub call_timeout_ms: u64,
-    /// Sent as `Authorization: Bearer`. PAYLATCH_WALLET_NAME_TOKEN wins over it, and keeps it out of the file.
+    /// Sent as `Authorization: Bearer`; for Stripe the secret key. PAYLATCH_WALLET_NAME_TOKEN wins over it, and keeps it
+    /// out of the file.
     pub token: Option<Secret>,
     /// What its webhooks are signed with: none (it sends none), one, or two while one replaces the other.
     /// PAYLATCH_WALLET_NAME_WEBHOOK_SECRETS, with a comma in between, wins over it.
@@ -287,9 +288,15 @@ impl Config {
 }
 
 impl Wallet {
+    /// Where it is.
+    pub fn base_url(&self) -> Option<&str> {
+        let known = (self.adapter == WalletAdapter::Stripe).then_some(stripe::BASE_URL);
+        self.base_url.as_deref().or(known)
+    }
+
     /// What its adapter is opened with; `None` where the adapter needs nothing.
     pub fn endpoint(&self) -> Option<EndpointSettings> {
-        endpoint(self.base_url.as_ref()?, self.connect_timeout_ms, self.call_timeout_ms, self.token.as_ref())
+        endpoint(self.base_url()?, self.connect_timeout_ms, self.call_timeout_ms, self.token.as_ref())
     }
 
     fn check(&self, section: &str) -> Result<(), ConfigError> {
@@ -298,7 +305,11 @@ impl Wallet {
             let problem = "give at most two: the one in use, and the one that replaces it";
             return Err(ConfigError::new(format!("{section}.webhook_secrets"), problem));
         }
-        check_endpoint(section, needed, self.base_url.as_ref(), self.connect_timeout_ms, self.call_timeout_ms)
+        if self.adapter == WalletAdapter::Stripe {
+            stripe::check_key(self.token.as_ref().map(Secret::expose), self.base_url().unwrap_or_default())
+                .map_err(|problem| ConfigError::new(format!("{section}.{}", problem.key), problem.says))?;
+        }
+        check_endpoint(section, needed, self.base_url(), self.connect_timeout_ms, self.call_timeout_ms)
     }
 }
 
@@ -309,7 +320,7 @@ impl Business {
     }
 
     fn check(&self, section: &str) -> Result<(), ConfigError> {
-        check_endpoint(section, true, self.base_url.as_ref(), self.connect_timeout_ms, self.call_timeout_ms)
+        check_endpoint(section, true, self.base_url.as_deref(), self.connect_timeout_ms, self.call_timeout_ms)
     }
 }
 
@@ -325,7 +336,7 @@ fn endpoint(base_url: &str, connect_ms: u64, call_ms: u64, token: Option<&Secret
 fn check_endpoint(
     section: &str,
     needed: bool,
-    base_url: Option<&String>,
+    base_url: Option<&str>,
     connect_ms: u64,
     call_ms: u64,
 ) -> Result<(), ConfigError> {

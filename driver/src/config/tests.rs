@@ -70,6 +70,19 @@ fn secrets_are_shown_nowhere() {
 }
 
 #[test]
+fn stripe_needs_a_secret_key_and_no_address() {
+    let with = |more: &str| read(&format!("[wallet.card]\nadapter = \"stripe\"\n{more}"));
+    let config = with("token = \"sk_test_1\"").unwrap();
+    assert_eq!(config.wallet["card"].endpoint().unwrap().base_url, "https://api.stripe.com");
+    let refused = |more: &str| with(more).unwrap_err().to_string();
+    assert!(refused("").contains("wallet.card.token: is missing: set PAYLATCH_WALLET_NAME_TOKEN"), "{}", refused(""));
+    let publishable = refused("token = \"pk_test_hunter2\"");
+    assert!(publishable.contains("publishable") && !publishable.contains("hunter2"), "{publishable}");
+    let unencrypted = refused("token = \"sk_live_hunter2\"\nbase_url = \"http://127.0.0.1\"");
+    assert!(unencrypted.contains("wallet.card.base_url") && !unencrypted.contains("hunter2"), "{unencrypted}");
+}
+
+#[test]
 fn the_environment_supplies_a_sections_secrets() {
     let config = read("[wallet.my-bank]\nadapter = \"http\"\nbase_url = \"http://w\"").unwrap();
     let config = config.overlaid(|name| (name == "PAYLATCH_WALLET_MY_BANK_TOKEN").then(|| "hunter2".to_owned()));

@@ -1,6 +1,6 @@
 //! Wallets: whoever holds the money.
 //!
-//! An adapter sends one request for one handout and says what came back. Its rules, which `tests/it/conformance.rs`
+//! An adapter carries out one act or question for one handout and says what came back. Its rules, which `tests/it/conformance.rs`
 //! holds every adapter to:
 //!
 //! - The number that the database gave is the idempotency key and the look-up key; never another one.
@@ -11,13 +11,14 @@
 mod http;
 mod null;
 mod sim;
+pub mod stripe;
 pub mod webhook;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt, ready};
 use paylatch_core::outcome::Action;
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -25,6 +26,7 @@ use time::OffsetDateTime;
 pub use self::http::HttpWallet;
 pub use self::null::NullWallet;
 pub use self::sim::SimWallet;
+pub use self::stripe::StripeWallet;
 pub use self::webhook::{About, DisputeState, WebhookError, WebhookEvent};
 use crate::config::Secret;
 use crate::endpoint::{EndpointError, EndpointSettings};
@@ -79,6 +81,15 @@ pub trait Wallet: Send + Sync {
         let _ = (headers, body, now);
         Err(WebhookError::NotSupported)
     }
+
+    /// The event with the number of ours that it speaks of, where the message could not name it and the wallet has to
+    /// be asked. An event without any number afterwards is about nothing of ours.
+    ///
+    /// # Errors
+    /// What the wallet answered instead. The event is then not taken, so that it is sent once more.
+    fn identify_webhook<'a>(&'a self, event: WebhookEvent) -> BoxFuture<'a, Result<WebhookEvent, Answer>> {
+        ready(Ok(event)).boxed()
+    }
 }
 
 /// Carries out the wallet action of `handout`; the answer's outcome is one that the action may report.
@@ -104,6 +115,8 @@ pub enum WalletAdapter {
     Http,
     /// The same against `paylatchd simulate`, with its admin verbs.
     Sim,
+    /// An account at Stripe.
+    Stripe,
     /// In-process, answers SUCCEEDED at once. For benchmarks only: it takes no money.
     Null,
 }
@@ -121,6 +134,7 @@ pub fn open(
     Ok(match adapter {
         WalletAdapter::Http => Arc::new(HttpWallet::open(endpoint()?, webhook_secrets)?),
         WalletAdapter::Sim => Arc::new(SimWallet::open(endpoint()?, webhook_secrets)?),
+        WalletAdapter::Stripe => Arc::new(StripeWallet::open(endpoint()?, webhook_secrets)?),
         WalletAdapter::Null => Arc::new(NullWallet),
     })
 }
