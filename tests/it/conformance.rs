@@ -8,6 +8,8 @@
 mod business;
 mod canned;
 mod ledger;
+mod stripe;
+mod stripe_canned;
 mod wallet;
 
 use std::time::Duration;
@@ -18,6 +20,8 @@ use paylatchd::clock;
 use paylatchd::endpoint::EndpointSettings;
 use paylatchd::evidence::Handout;
 use paylatchd::simulate::{Fault, Op, Rule};
+
+use self::stripe::StripeBench;
 
 const AMOUNT: i64 = 1234;
 const CURRENCY: &str = "CNY";
@@ -74,6 +78,12 @@ impl Payment {
 
 /// How a case makes the other side behave, and what it asks it afterwards.
 trait Counterparty {
+    /// It keeps the number as an idempotency key: the same act again is the same act.
+    const KEEPS_KEYS: bool = true;
+    /// What it is asked with.
+    fn dressed(&self, handout: Handout) -> Handout {
+        handout
+    }
     /// The next request of kind `op` meets `fault`.
     async fn provoke(&self, op: Op, fault: Fault, arg: Option<u64>);
     /// How often money was taken.
@@ -108,6 +118,34 @@ impl Counterparty for LocalSimulator {
 
     async fn ahead_by(&self, ms: i64) {
         self.admin().clock_offset(ms).await.expect("the clock is moved");
+    }
+}
+
+impl Counterparty for StripeBench {
+    const KEEPS_KEYS: bool = false;
+
+    fn dressed(&self, handout: Handout) -> Handout {
+        Handout { payload: Some(self.pays_with(&self.good_card)), ..handout }
+    }
+
+    async fn provoke(&self, op: Op, fault: Fault, arg: Option<u64>) {
+        self.stripe.proxy().provoke(op, fault, arg);
+    }
+
+    async fn charged(&self, payment: &Payment) -> u32 {
+        self.count("payment_intents", "order_no", &payment.order_no).await
+    }
+
+    async fn refunded(&self, payment: &Payment) -> u32 {
+        self.count("refunds", "refund_no", &payment.refund_no).await
+    }
+
+    async fn done(&self, _: &Payment) -> (Option<String>, u32) {
+        panic!("a wallet does no business")
+    }
+
+    async fn ahead_by(&self, _: i64) {
+        panic!("its clock is the machine's")
     }
 }
 

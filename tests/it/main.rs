@@ -22,4 +22,5 @@ mod outbox;
 mod reference;
 mod refunds;
 mod roles;
+mod stripe;
 mod webhooks;

@@ -47,6 +47,12 @@ impl Setup {
         self.endpoint(&format!("wallet.{channel}"), "sim", base_url, more)
     }
 
+    /// An account at a stand-in for Stripe; `more` are further lines of its section.
+    pub fn stripe(self, channel: &str, base_url: &str, more: &str) -> Self {
+        let more = format!("token = \"{}\"\n{more}", crate::localstripe::KEY);
+        self.endpoint(&format!("wallet.{channel}"), "stripe", base_url, &more)
+    }
+
     /// A business service reached at `base_url`; `more` are further lines of its section.
     pub fn business(self, target: &str, base_url: &str, more: &str) -> Self {
         self.endpoint(&format!("business.{target}"), "http", base_url, more)

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use paylatch_core::outcome::{Action, Outcome};
 use paylatch_tests::daemon::free_address;
+use paylatch_tests::proxy::read_request;
 use paylatchd::evidence::Answer;
 use paylatchd::wallet::{HttpWallet, carry_out};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use super::{HASTY, PATIENT, Payment, settings};
 
 /// What the socket does with one request.
 #[derive(Clone)]
-enum Act {
+pub(super) enum Act {
     /// Writes this and keeps the connection.
     Say(String),
     /// Writes this and closes the connection.
@@ -25,14 +26,14 @@ enum Act {
     Silence,
 }
 
-struct Canned {
+pub(super) struct Canned {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Canned {
     /// Meets the n-th request with the n-th act; after the last, connections are closed unread.
-    async fn start(acts: Vec<Act>) -> Self {
+    pub(super) async fn start(acts: Vec<Act>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind to loopback");
         let address = listener.local_addr().expect("its address");
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -65,35 +66,16 @@ impl Canned {
         HttpWallet::open(&settings(&self.base_url(), PATIENT), &[]).expect("the wallet opens")
     }
 
-    fn base_url(&self) -> String {
+    pub(super) fn base_url(&self) -> String {
         format!("http://{}/base", self.address)
     }
 
-    fn heard(&self) -> Vec<String> {
+    pub(super) fn heard(&self) -> Vec<String> {
         self.heard.lock().expect("nobody panics here").clone()
     }
 }
 
-/// One request, as text; none once the client has closed.
-async fn read_request(stream: &mut TcpStream) -> Option<String> {
-    let mut text = String::new();
-    let mut chunk = [0; 4096];
-    loop {
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length =
-                head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            if body.len() >= length.unwrap_or(0) {
-                return Some(text);
-            }
-        }
-        match stream.read(&mut chunk).await {
-            Ok(read @ 1..) => text.push_str(&String::from_utf8_lossy(&chunk[..read])),
-            _ => return None,
-        }
-    }
-}
-
-fn ok(body: &str) -> String {
+pub(super) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
