@@ -18,6 +18,7 @@ pub mod http;
 pub mod metrics;
 pub mod migrate;
 pub mod pace;
+pub mod relay;
 pub mod scanner;
 pub mod shutdown;
 pub mod simulate;

@@ -7,7 +7,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use paylatch_core::outcome::Outcome;
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 use crate::db::Sample;
 use crate::evidence::Handout;
@@ -55,6 +57,41 @@ impl HttpMetrics {
     }
 }
 
+/// What the relays count.
+#[derive(Debug, Clone)]
+pub struct RelayMetrics {
+    events: IntCounterVec,
+    connected: IntGaugeVec,
+}
+
+impl RelayMetrics {
+    fn registered(registry: &Registry) -> prometheus::Result<Self> {
+        let events = IntCounterVec::new(
+            Opts::new("paylatch_relay_events_total", "Events published to brokers, or refused by them."),
+            &["sink", "result"],
+        )?;
+        let connected = IntGaugeVec::new(
+            Opts::new("paylatch_relay_connected", "Whether the sink's broker takes events from this daemon."),
+            &["sink"],
+        )?;
+        registry.register(Box::new(events.clone()))?;
+        registry.register(Box::new(connected.clone()))?;
+        Ok(Self { events, connected })
+    }
+
+    /// Counts what became of a batch.
+    pub fn published(&self, sink: &str, published: usize, refused: usize) {
+        for (result, count) in [("published", published), ("refused", refused)] {
+            self.events.with_label_values(&[sink, result]).inc_by(count as u64);
+        }
+    }
+
+    /// Notes whether the broker takes events.
+    pub fn connected(&self, sink: &str, connected: bool) {
+        self.connected.with_label_values(&[sink]).set(connected.into());
+    }
+}
+
 /// A daemon's counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -71,6 +108,8 @@ pub struct Metrics {
     pub database_errors: IntCounter,
     /// What the HTTP API counts.
     pub http: HttpMetrics,
+    /// What the relays count.
+    pub relay: RelayMetrics,
 }
 
 impl Metrics {
@@ -113,7 +152,8 @@ impl Metrics {
         registry.register(Box::new(claims.clone()))?;
         registry.register(Box::new(database_errors.clone()))?;
         let http = HttpMetrics::registered(&registry)?;
-        Ok(Self { registry, calls, latency, reports, webhooks, in_flight, claims, database_errors, http })
+        let relay = RelayMetrics::registered(&registry)?;
+        Ok(Self { registry, calls, latency, reports, webhooks, in_flight, claims, database_errors, http, relay })
     }
 
     /// Counts a call that was made.

@@ -21,6 +21,7 @@ mod links;
 mod outbox;
 mod reference;
 mod refunds;
+mod relay;
 mod roles;
 mod stripe;
 mod webhooks;

@@ -5,3 +5,4 @@ mod late_commits;
 mod leases;
 mod retries;
 mod rule_12;
+mod schema;

@@ -72,6 +72,12 @@ impl Setup {
         self
     }
 
+    /// A relay that publishes the events of `sink`; `lines` are those of its section.
+    pub fn relay(mut self, sink: &str, lines: &str) -> Self {
+        self.endpoints += &format!("[relay.{sink}]\n{lines}\n");
+        self
+    }
+
     /// Has it serve the HTTP API too; `more` are further lines of `[api]`.
     pub fn api(mut self, more: &str) -> Self {
         self.api = Some((free_address(), more.to_owned()));
@@ -130,6 +136,11 @@ impl Daemon {
     /// The process, which must have been started.
     pub fn process(&mut self) -> &mut Process {
         self.process.as_mut().expect("the daemon was started")
+    }
+
+    /// Everything it has said so far.
+    pub fn log(&self) -> String {
+        self.process.as_ref().expect("the daemon was started").log()
     }
 
     /// Where it serves `/metrics`, `/healthz` and `/readyz`.

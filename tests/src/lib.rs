@@ -14,6 +14,7 @@ pub mod events;
 pub mod invariants;
 pub mod lines;
 pub mod localstripe;
+pub mod nats;
 pub mod payments;
 pub mod process;
 pub mod proxy;

@@ -11,6 +11,7 @@ use crate::config::{self, Config};
 use crate::db::{self, Db, PolicyEndpoint};
 use crate::endpoint::EndpointError;
 use crate::error::Error;
+use crate::relay::RelayAdapter;
 use crate::wallet::{StripeWallet, WalletAdapter, stripe};
 
 /// A backend may be older than our session by this much without a pooler between.
@@ -118,15 +119,16 @@ fn skew(before: OffsetDateTime, server: OffsetDateTime, after: OffsetDateTime) -
 /// Whether the configuration serves every channel and business that the database expects.
 pub(super) fn coverage(config: &Config, expected: &[PolicyEndpoint]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    // A sink may be served by another daemon, or by nobody while it is made ready: `doctor()` sees how far behind it is.
-    for PolicyEndpoint { kind, name } in expected.iter().filter(|e| e.kind != "relay") {
-        let served = match kind.as_str() {
-            "wallet" => config.wallet.contains_key(name),
-            _ => config.business.contains_key(name),
+    for PolicyEndpoint { kind, name } in expected {
+        let (served, level, what) = match kind.as_str() {
+            "wallet" => (config.wallet.contains_key(name), Level::Error, "actions"),
+            // Another daemon may publish them.
+            "relay" => (config.relay.contains_key(name), Level::Warn, "events"),
+            _ => (config.business.contains_key(name), Level::Error, "actions"),
         };
         if !served {
-            let says = format!("the database hands out its actions; add section [{kind}.{name}]");
-            findings.push(Finding::new(Level::Error, format!("{kind} {name}"), says));
+            let says = format!("the database hands out its {what}; add section [{kind}.{name}]");
+            findings.push(Finding::new(level, format!("{kind} {name}"), says));
         }
     }
     let expects = |kind: &str, name: &String| expected.iter().any(|e| e.kind == kind && e.name == *name);
@@ -135,6 +137,10 @@ pub(super) fn coverage(config: &Config, expected: &[PolicyEndpoint]) -> Vec<Find
     for (kind, name) in wallets.chain(businesses).filter(|(kind, name)| !expects(kind, name)) {
         let says = "configured, but no channel or scene of the database names it";
         findings.push(Finding::new(Level::Warn, format!("{kind} {name}"), says));
+    }
+    for name in config.relay.keys().filter(|name| !expects("relay", name)) {
+        let says = format!("configured, but the database has no such sink: select paylatch.add_sink('{name}')");
+        findings.push(Finding::new(Level::Error, format!("relay {name}"), says));
     }
     findings
 }
@@ -156,6 +162,11 @@ pub(super) async fn counterparties(config: &Config) -> Vec<Finding> {
         let what = format!("business {name}");
         findings.push(reach(what, business.base_url.as_deref(), business.connect_timeout_ms).await);
     }
+    for (name, relay) in &config.relay {
+        for broker in brokers(relay) {
+            findings.push(reach(format!("relay {name}"), Some(&broker), relay.publish_timeout_ms).await);
+        }
+    }
     findings
 }
 
@@ -176,6 +187,23 @@ async fn stripe_key(what: String, settings: &config::Wallet) -> Finding {
         Some(stripe::Mode::Live) => Finding::new(Level::Ok, what, format!("Stripe takes the key, live{secrets}")),
         _ => Finding::new(Level::Warn, what, format!("Stripe takes the key, a test key: no money moves{secrets}")),
     }
+}
+
+/// The brokers of a relay, as URLs with ports.
+fn brokers(relay: &config::Relay) -> Vec<String> {
+    let (list, scheme, port) = match relay.adapter {
+        RelayAdapter::Nats => (relay.url.as_ref().map_or("", |url| url.expose()), "nats", 4222),
+        RelayAdapter::Kafka => (relay.brokers.as_deref().unwrap_or_default(), "kafka", 9092),
+    };
+    let url = |address: &str| {
+        let address = address.trim();
+        let url = if address.contains("://") { address.to_owned() } else { format!("{scheme}://{address}") };
+        match reqwest::Url::parse(&url) {
+            Ok(parsed) if parsed.port().is_none() => format!("{url}:{port}"),
+            _ => url,
+        }
+    };
+    list.split(',').map(url).collect()
 }
 
 async fn reach(what: String, base_url: Option<&str>, connect_timeout_ms: u64) -> Finding {
@@ -231,6 +259,23 @@ mod tests {
         let found = coverage(&config, &[expected("wallet", "sim"), expected("business", "shop")]);
         let found: Vec<_> = found.iter().map(|f| (f.level, f.what.as_str())).collect();
         assert_eq!(found, [(Level::Error, "business shop"), (Level::Warn, "business old")]);
+    }
+
+    #[test]
+    fn brokers_are_reached_at_their_ports() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[relay.bus]\nadapter = \"nats\"\nurl = \"nats://u:p@a, tls://b:5222\"\n
+                    [relay.log]\nadapter = \"kafka\"\nbrokers = \"c,d:1\"";
+        std::fs::write(file.path(), text).unwrap();
+        let config = Config::load(Some(file.path()), Some("postgres://h/d".into())).unwrap();
+        let reached = |name: &str| brokers(&config.relay[name]).iter().map(|b| address(b).unwrap()).collect::<Vec<_>>();
+        assert_eq!(
+            (reached("bus"), reached("log")),
+            (vec!["a:4222".into(), "b:5222".into()], vec!["c:9092".into(), "d:1".into()])
+        );
+        let expected = [PolicyEndpoint { kind: "relay".into(), name: "bus".into() }];
+        let found: Vec<_> = coverage(&config, &expected).into_iter().map(|f| (f.level, f.what)).collect();
+        assert_eq!(found, [(Level::Error, "relay log".into())]);
     }
 
     #[test]

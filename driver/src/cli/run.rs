@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::dispatch::Adapters;
 use crate::error::{Class, Error};
-use crate::pace::Backoff;
-use crate::{compat, http, scanner, shutdown, worker};
+use crate::pace::{Backoff, Polling};
+use crate::{compat, http, relay, scanner, shutdown, worker};
 
 /// Works until a signal, and serves the API where `api.listen` is set.
 pub async fn run(config: Config) -> Result<(), Error> {
@@ -28,11 +28,12 @@ pub async fn run(config: Config) -> Result<(), Error> {
         let tick = Duration::from_millis(config.driver.tick_ms);
         let ticking = tokio::spawn(scanner::run(process.db.clone(), tick, shutdown.clone()));
         let working = worker::run(process.db.clone(), Arc::clone(&process.adapters), (&config.driver).into(), shutdown);
-        // Neither goes on without the other: a daemon that does half of its work looks healthy and is not.
+        // None goes on without the others: a daemon that does half of its work looks healthy and is not.
         let serving = process.stop_on_error(process.serve_api(api));
-        let (worked, served) = tokio::join!(process.stop_on_error(working), serving);
+        let relaying = process.stop_on_error(process.relay());
+        let (worked, served, relayed) = tokio::join!(process.stop_on_error(working), serving, relaying);
         ticking.await?;
-        worked.and(served)?;
+        worked.and(served).and(relayed)?;
     }
     process.end(probes).await
 }
@@ -98,6 +99,19 @@ impl<'a> Process<'a> {
             }
             None => Ok(()),
         }
+    }
+
+    /// One loop a sink, each in a task of its own.
+    async fn relay(&self) -> Result<(), Error> {
+        let driver = &self.config.driver;
+        let (least, most) = (Duration::from_millis(driver.poll_min_ms), Duration::from_millis(driver.poll_max_ms));
+        let relays = self.config.relay.iter().map(|(sink, settings)| {
+            let (db, metrics) = (self.db.clone(), self.adapters.metrics().clone());
+            let polling = Polling::new(least, most);
+            tokio::spawn(relay::run(db, sink.clone(), settings.clone(), polling, metrics, self.shutdown.clone()))
+        });
+        futures::future::try_join_all(relays).await?;
+        Ok(())
     }
 
     async fn stop_on_error(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {

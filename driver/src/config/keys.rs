@@ -9,12 +9,12 @@ use confique::{Config as _, Layer as _};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use super::{Business, Config, ConfigError, Secret, Wallet};
+use super::{Business, Config, ConfigError, Relay, Secret, Wallet};
 
 type ConfigLayer = <Config as confique::Config>::Layer;
 
 /// Keys whose tables are named by the user.
-const NAMED: &[(&str, &Meta)] = &[("wallet", &Wallet::META), ("business", &Business::META)];
+const NAMED: &[(&str, &Meta)] = &[("wallet", &Wallet::META), ("business", &Business::META), ("relay", &Relay::META)];
 
 /// The configuration in `text`, below the environment and `url`, above the defaults. `source` names the text.
 pub(super) fn read(text: &str, source: &str, url: Option<String>) -> Result<Config, ConfigError> {
@@ -94,6 +94,7 @@ pub(super) fn example() -> String {
     let mut text: String = without_named(&whole);
     named_section::<Wallet>(&mut text, "wallet.sim");
     named_section::<Business>(&mut text, "business.shop");
+    named_section::<Relay>(&mut text, "relay.nats");
     text
 }
 

@@ -6,6 +6,7 @@
 
 mod api;
 mod keys;
+mod relay;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Deserializer};
 use tracing_subscriber::EnvFilter;
 
 pub use self::api::Api;
+pub use self::relay::Relay;
 pub use self::secret::Secret;
 use crate::business::BusinessAdapter;
 use crate::endpoint::EndpointSettings;
@@ -50,6 +52,9 @@ pub struct Config {
     /// One section `[business.NAME]` for each scene whose business is reached over HTTP.
     #[config(default = {}, deserialize_with = keys::sections)]
     pub business: BTreeMap<String, Business>,
+    /// One section `[relay.NAME]` for each sink whose events this daemon publishes.
+    #[config(default = {}, deserialize_with = keys::sections)]
+    pub relay: BTreeMap<String, Relay>,
 }
 
 /// The database, which decides everything.
@@ -256,6 +261,9 @@ impl Config {
             business.base_url = of("BUSINESS", name, "BASE_URL").or(business.base_url.take());
             business.token = of("BUSINESS", name, "TOKEN").map(Secret::from).or(business.token.take());
         }
+        for (name, relay) in &mut self.relay {
+            relay.overlay(|key| of("RELAY", name, key));
+        }
         self
     }
 
@@ -282,6 +290,9 @@ impl Config {
         }
         for (name, business) in &self.business {
             business.check(&format!("business.{name}"))?;
+        }
+        for (name, relay) in &self.relay {
+            relay.check(&format!("relay.{name}"))?;
         }
         Ok(self)
     }

@@ -117,11 +117,28 @@ fn the_example_is_a_configuration_with_every_key() {
         .collect();
     let keys = keys
         .replace("[wallet.sim]", "[wallet.sim]\nadapter = \"null\"")
-        .replace("[business.shop]", "[business.shop]\nadapter = \"http\"\nbase_url = \"http://b\"");
+        .replace("[business.shop]", "[business.shop]\nadapter = \"http\"\nbase_url = \"http://b\"")
+        .replace("[relay.nats]", "[relay.nats]\nadapter = \"nats\"\nurl = \"nats://n\"");
     let config = read(&keys).unwrap_or_else(|e| panic!("{e}\n{keys}"));
-    assert_eq!((config.wallet.len(), config.business.len()), (1, 1), "{keys}");
+    assert_eq!((config.wallet.len(), config.business.len(), config.relay.len()), (1, 1, 1), "{keys}");
     assert_eq!(format!("{:?}", config.driver), format!("{:?}", read("").unwrap().driver));
     for key in ["url =", "max_in_flight", "lease_ms", "token =", "adapter =", "PAYLATCH_LOG_LEVEL", "base_url ="] {
         assert!(example.contains(key), "{key}\n{example}");
     }
+}
+
+#[test]
+fn a_relay_says_what_it_lacks() {
+    let relay = |lines: &str| refusal(&format!("[relay.bus]\n{lines}"));
+    assert!(relay("adapter = \"nats\"").contains("relay.bus.url: is missing"));
+    assert!(relay("adapter = \"kafka\"").contains("relay.bus.brokers: is missing"));
+    assert!(relay("adapter = \"kafka\"\nbrokers = \"k\"\nurl = \"nats://n\"").contains("relay.bus.url: is not for"));
+    assert!(relay("adapter = \"nats\"\nurl = \"nats://n\"\nuser = \"u\"").contains("relay.bus.password"));
+    assert!(relay("adapter = \"nats\"\nurl = \"nats://n\"\nsubject = \"a.>\"").contains("relay.bus.subject"));
+    assert!(relay("adapter = \"nats\"\nurl = \"nats://n\"\nlease_ms = 2000").contains("relay.bus.publish_timeout_ms"));
+    assert!(relay("adapter = \"nats\"\nurl = \"nats://n\"\nqueue = 1").contains("relay.bus.queue: no such key"));
+    let config = read("[relay.bus]\nadapter = \"nats\"\nurl = \"nats://file\"").unwrap();
+    let config = config.overlaid(|name| (name == "PAYLATCH_RELAY_BUS_URL").then(|| "nats://hunter2@n".to_owned()));
+    assert_eq!(config.relay["bus"].url.as_ref().unwrap().expose(), "nats://hunter2@n");
+    assert!(!format!("{config:?}").contains("hunter2"));
 }

@@ -24,6 +24,7 @@ use crate::evidence::{Evidence, Handout};
 
 mod api;
 mod demo;
+mod events;
 mod inbox;
 
 pub use self::api::KnownToken;
@@ -182,6 +183,11 @@ impl Db {
         let connected = tokio::time::timeout(within, options.connect()).await;
         let connected = connected.map_err(|_| Error::Silent { command: CONNECT, within })?;
         connected.map_err(|source| Error::Database { command: CONNECT, source })
+    }
+
+    /// The name under which this daemon works.
+    pub fn driver(&self) -> &str {
+        &self.driver
     }
 
     /// Takes up to `max` due actions, each leased for `lease`.
