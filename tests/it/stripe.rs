@@ -1,16 +1,21 @@
 //! Payments through Stripe from end to end: real cluster, real daemon, and localstripe, which we did not write.
 
+use hmac::{Hmac, KeyInit, Mac};
 use paylatch_tests::daemon::Setup;
 use paylatch_tests::localstripe::{CAREFUL_CARD, DECLINED_CARD, GOOD_CARD};
 use paylatch_tests::payments::Flow;
 use paylatch_tests::process::paylatchd;
 use paylatch_tests::stage::PATIENCE;
 use paylatch_tests::{Daemon, Database, LocalStripe, eventually};
+use paylatchd::clock;
 use paylatchd::simulate::{Fault, Op};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
+use sha2::Sha256;
 use tokio::process::Command;
 
-/// `ride` asks for nothing but the charge; the business of `seat` refuses every number, so its money goes back.
+/// `ride` asks for nothing but the charge; the business of `seat` refuses every number, so its money goes back; `walk`
+/// asks again after ten minutes only, so whatever happens sooner was told by a webhook.
 const SCENES: &str = "
     create schema app;
     grant usage on schema app to public;
@@ -23,12 +28,15 @@ const SCENES: &str = "
     insert into paylatch.scene (scene, channel, order_prefix, business_mode, business_target, business_timeout_ms,
                                 retry_base_ms, retry_max_ms, slow_interval_ms)
     values ('ride', 'card', 'rd', 'none', null, 1000, 50, 400, 400),
-           ('seat', 'card', 'st', 'sql', 'app.seat', 1000, 50, 400, 400);";
+           ('seat', 'card', 'st', 'sql', 'app.seat', 1000, 50, 400, 400),
+           ('walk', 'card', 'wk', 'none', null, 1000, 600000, 600000, 600000);";
+
+const SECRET: &str = "whsec_endtoendendtoendendtoendend";
 
 /// A shop whose wallet is Stripe.
 struct Shop {
     // Before the database that it works for.
-    _daemon: Daemon,
+    daemon: Daemon,
     stripe: LocalStripe,
     db: Database,
 }
@@ -38,8 +46,9 @@ impl Shop {
         let db = Database::fresh().await;
         db.execute(SCENES).await;
         let stripe = LocalStripe::start().await;
-        let daemon = Setup::of(&db).stripe("card", &stripe.base_url(), "").start().await;
-        Self { _daemon: daemon, stripe, db }
+        let secrets = format!("webhook_secrets = [\"{SECRET}\"]");
+        let daemon = Setup::of(&db).stripe("card", &stripe.base_url(), &secrets).api("").start().await;
+        Self { daemon, stripe, db }
     }
 
     async fn buy(&self, scene: &str, biz_key: &str, card: &str) -> i64 {
@@ -62,6 +71,41 @@ impl Shop {
         let mut intents = self.stripe.with("payment_intents", "order_no", &flow.trade_order_no).await;
         assert_eq!(intents.len(), 1, "{flow:?}: {intents:?}");
         intents.remove(0)
+    }
+
+    async fn waits_for_the_customer(&self, flow_id: i64) {
+        let code = "select coalesce(last_error_code, '') from paylatch.pay_flow where flow_id = $1";
+        eventually("the customer is waited for", PATIENCE, async || {
+            (self.text(code, flow_id).await == "requires_action").then_some(())
+        })
+        .await;
+    }
+
+    /// The customer authenticates, or declines to.
+    async fn acts(&self, flow_id: i64, success: bool) {
+        let intent = self.intent(&self.db.flow(flow_id).await).await;
+        let path = format!("/v1/payment_intents/{}/_authenticate", intent["id"].as_str().unwrap());
+        let client_secret = intent["client_secret"].as_str().unwrap();
+        self.stripe.post(&path, &[("client_secret", client_secret), ("success", &success.to_string())]).await;
+    }
+
+    fn door(&self) -> String {
+        format!("http://{}/webhooks/card", self.daemon.api_address())
+    }
+
+    /// Sends an event that localstripe never sends, signed as Stripe would.
+    async fn tell(&self, id: &str, kind: &str, object: &Value) -> StatusCode {
+        self.told(id, kind, object, SECRET).await
+    }
+
+    async fn told(&self, id: &str, kind: &str, object: &Value, secret: &str) -> StatusCode {
+        let now = clock::now().unix_timestamp();
+        let body = json!({"id": id, "type": kind, "created": now, "data": {"object": object}}).to_string();
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        mac.update(format!("{now}.{body}").as_bytes());
+        let v1: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let request = reqwest::Client::new().post(self.door()).header("stripe-signature", format!("t={now},v1={v1}"));
+        request.body(body).send().await.unwrap().status()
     }
 
     async fn refunds(&self, refund_no: &str) -> Vec<Value> {
@@ -115,15 +159,8 @@ async fn a_customer_who_must_act() {
     let shop = Shop::open().await;
     let card = shop.stripe.card(CAREFUL_CARD).await;
     let flow_id = shop.buy("ride", "a", &card).await;
-    let waits = "select coalesce(last_error_code, '') from paylatch.pay_flow where flow_id = $1";
-    eventually("the customer is waited for", PATIENCE, async || {
-        (shop.text(waits, flow_id).await == "requires_action").then_some(())
-    })
-    .await;
-    let intent = shop.intent(&shop.db.flow(flow_id).await).await;
-    let path = format!("/v1/payment_intents/{}/_authenticate", intent["id"].as_str().unwrap());
-    let fields = [("client_secret", intent["client_secret"].as_str().unwrap()), ("success", "true")];
-    shop.stripe.post(&path, &fields).await;
+    shop.waits_for_the_customer(flow_id).await;
+    shop.acts(flow_id, true).await;
     shop.reaches(flow_id, "BIZ_SUCCESS").await;
 }
 
@@ -132,17 +169,10 @@ async fn a_customer_who_gives_up() {
     let shop = Shop::open().await;
     let card = shop.stripe.card(CAREFUL_CARD).await;
     let flow_id = shop.buy("ride", "a", &card).await;
-    shop.reaches(flow_id, "PAYING").await;
+    shop.waits_for_the_customer(flow_id).await;
     shop.db.execute(&format!("select paylatch.cancel_pay_flow({flow_id})")).await;
-    // The customer's bank is still asked; what ends it is that they decline.
-    let intent = eventually("an intent is there", PATIENCE, async || {
-        let flow = shop.db.flow(flow_id).await;
-        shop.stripe.with("payment_intents", "order_no", &flow.trade_order_no).await.pop()
-    })
-    .await;
-    let path = format!("/v1/payment_intents/{}/_authenticate", intent["id"].as_str().unwrap());
-    let fields = [("client_secret", intent["client_secret"].as_str().unwrap()), ("success", "false")];
-    shop.stripe.post(&path, &fields).await;
+    // The bank still waits for the customer, who declines.
+    shop.acts(flow_id, false).await;
     let flow = shop.reaches(flow_id, "PAY_FAIL").await;
     assert_eq!(shop.intent(&flow).await["status"], "canceled");
 }
@@ -187,6 +217,49 @@ async fn refunds_that_a_person_asks_for() {
     assert_eq!(ask(1).await, ("over_limit".to_owned(), None));
     let order = "select o.status::text from paylatch.pay_order o join paylatch.pay_flow f using (order_id) where f.flow_id = $1";
     assert_eq!(shop.text(order, flow.flow_id).await, "REFUNDED");
+}
+
+#[tokio::test]
+async fn a_webhook_tells_sooner_than_the_next_question() {
+    let shop = Shop::open().await;
+    shop.stripe.send_events_to(&shop.door(), SECRET).await;
+    let card = shop.stripe.card(CAREFUL_CARD).await;
+    let flow_id = shop.buy("walk", "a", &card).await;
+    shop.waits_for_the_customer(flow_id).await;
+    shop.acts(flow_id, true).await;
+    shop.reaches(flow_id, "BIZ_SUCCESS").await;
+    let told = "select string_agg(applied_as, ',') from paylatch.webhook_event where flow_id = $1";
+    assert_eq!(shop.text(told, flow_id).await, "woken");
+}
+
+/// Neither names our number: the daemon asks Stripe for it.
+#[tokio::test]
+async fn what_happens_in_the_dashboard_counts() {
+    let shop = Shop::open().await;
+    let card = shop.stripe.card(GOOD_CARD).await;
+    let flow = shop.reaches(shop.buy("ride", "a", &card).await, "BIZ_SUCCESS").await;
+    let intent = shop.intent(&flow).await["id"].clone();
+    let refund = json!({"id": "re_dashboard", "status": "succeeded", "amount": 400, "currency": "usd", "metadata": {},
+                        "payment_intent": intent});
+    let dispute = |status: &str| json!({"id": "dp_1", "status": status, "amount": 1100, "currency": "usd", "payment_intent": intent});
+    // As long as Stripe does not answer, it is to send the event again.
+    shop.stripe.proxy().provoke(Op::QueryCharge, Fault::ErrorBefore, None);
+    assert_eq!(shop.tell("evt_1", "refund.updated", &refund).await, StatusCode::SERVICE_UNAVAILABLE);
+    for _ in 0..2 {
+        assert_eq!(shop.tell("evt_1", "refund.updated", &refund).await, StatusCode::NO_CONTENT);
+        assert_eq!(shop.db.flow(flow.flow_id).await.refunded_amount, 400);
+    }
+    for (id, kind, status, disputed) in
+        [("evt_2", "charge.dispute.created", "needs_response", 1100), ("evt_3", "charge.dispute.closed", "won", 0)]
+    {
+        assert_eq!(shop.tell(id, kind, &dispute(status)).await, StatusCode::NO_CONTENT);
+        let now = format!("select disputed_amount from paylatch.pay_flow where flow_id = {}", flow.flow_id);
+        assert_eq!(shop.db.value::<i64>(&now).await, disputed, "{status}");
+    }
+    let known = "select kind::text || ' ' || external_no from paylatch.refund where flow_id = $1";
+    assert_eq!(shop.text(known, flow.flow_id).await, "EXTERNAL re_dashboard");
+    let forged = shop.told("evt_4", "charge.dispute.closed", &dispute("lost"), "whsec_somebodyelsessomebodyelse").await;
+    assert_eq!(forged, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! `POST /webhooks/{channel}`: the door for what wallets tell.
 //!
 //! A body is read within its limits, its signature is checked over the raw bytes, and only then does anything else
-//! happen. The answer is 2xx only after the event is committed; whatever keeps it from that is a 503, and the wallet
+//! happen: an event that does not name a number of ours is asked about, where its adapter knows how. The answer is 2xx only after the event is committed; whatever keeps it from that is a 503, and the wallet
 //! sends again. What arrives while a call of the database is under way goes with the next one, so a single webhook waits
 //! for nobody and a thousand cost a handful of statements.
 //!
@@ -130,6 +130,14 @@ impl Door {
             WebhookError::NotSupported => End::UnknownChannel,
             WebhookError::BadSignature => End::Forged,
             WebhookError::Malformed => End::Malformed,
+        })?;
+        let event = wallet.identify_webhook(event).await.map_err(|answer| {
+            tracing::warn!(
+                channel,
+                code = answer.code,
+                "the wallet does not say whom a webhook is about; it sends it again"
+            );
+            End::Unavailable
         })?;
         let event = InboxEvent::new(event, signed(headers), &body).ok_or(End::Malformed)?;
         let (answer, told) = oneshot::channel();
