@@ -101,3 +101,77 @@ create trigger t11_no_truncate before truncate on paylatch.dead_letter
     for each statement execute function paylatch.refuse_truncate();
 
 select paylatch.make_outbox_partitions(paylatch.clock());
+
+-- Merchants' webhooks: where their events go, and what became of each.
+
+create table paylatch.webhook_endpoint (
+    endpoint_id bigint generated always as identity primary key,
+    created_at timestamptz not null,
+    merchant_id text not null
+        constraint merchant_id_length check (length(merchant_id) between 1 and 64),
+    created_by text not null,
+    url text not null
+        constraint url_is_http check (url ~ '^https?://' and length(url) <= 2000),
+    events text[],
+    secret text not null,
+    previous_secret text,
+    previous_until timestamptz,
+    -- what changes
+    disabled_at timestamptz,
+    disabled_by text,
+    disabled_why text,
+    failures integer not null default 0,
+    paused_until timestamptz,
+    lease_token bigint,
+    lease_until timestamptz,
+    lease_holder text
+) with (fillfactor = 50);
+comment on table paylatch.webhook_endpoint is 'Where a merchant''s events are sent, and the secrets they are signed with: two while one replaces the other.';
+comment on column paylatch.webhook_endpoint.events is 'Types, as order.paid or refund.*; null: all.';
+comment on column paylatch.webhook_endpoint.failures is 'Tries in a row that failed; while paused_until nobody knocks.';
+create trigger t11_no_truncate before truncate on paylatch.webhook_endpoint
+    for each statement execute function paylatch.refuse_truncate();
+
+create table paylatch.delivery (
+    delivery_id bigint generated always as identity primary key,
+    endpoint_id bigint not null references paylatch.webhook_endpoint,
+    flow_id bigint not null,
+    created_at timestamptz not null,
+    event_id text not null,
+    type text not null,
+    body text not null,
+    -- what changes
+    due_at timestamptz not null,
+    ended_at timestamptz,
+    tries integer not null default 0,
+    last_status integer,
+    status text not null default 'pending'
+        constraint delivery_status_known check (status in ('pending', 'delivered', 'dead')),
+    last_error text,
+    constraint one_delivery_per_event unique (endpoint_id, event_id)
+);
+comment on table paylatch.delivery is 'One event on its way to one endpoint. body is what is sent, byte for byte. Kept for 30 days.';
+create index delivery_pending on paylatch.delivery (endpoint_id, delivery_id) where status = 'pending';
+create index delivery_open on paylatch.delivery (status) where status in ('pending', 'dead');
+create index delivery_created on paylatch.delivery (created_at);
+create index delivery_of_event on paylatch.delivery (event_id);
+create trigger t11_no_truncate before truncate on paylatch.delivery
+    for each statement execute function paylatch.refuse_truncate();
+
+create table paylatch.delivery_attempt (
+    attempt_id bigint generated always as identity primary key,
+    delivery_id bigint not null references paylatch.delivery on delete cascade,
+    at timestamptz not null,
+    status integer,
+    took_ms integer,
+    driver text not null,
+    error text
+);
+comment on table paylatch.delivery_attempt is 'Every try of a delivery: the HTTP status, or why there is none. Goes with its delivery.';
+create index attempt_of_delivery on paylatch.delivery_attempt (delivery_id);
+create trigger t10_guard before update on paylatch.delivery_attempt
+    for each row execute function paylatch.guard_append_only();
+create trigger t12_kept before delete on paylatch.delivery_attempt
+    for each row when (pg_trigger_depth() = 0) execute function paylatch.refuse_direct();
+create trigger t11_no_truncate before truncate on paylatch.delivery_attempt
+    for each statement execute function paylatch.refuse_truncate();

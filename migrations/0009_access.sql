@@ -77,3 +77,17 @@ grant execute on function
     paylatch.add_sink(text, boolean), paylatch.drop_sink(text), paylatch.redeliver(text, text)
 to paylatch_operator;
 grant select on paylatch.stat_outbox, paylatch.undelivered to paylatch_operator;
+
+-- Merchants' webhooks. Who signs must read secrets; who audits must not.
+grant execute on function
+    paylatch.claim_deliveries(text, integer, integer, integer), paylatch.settle_deliveries(text, bigint, bigint, jsonb)
+to paylatch_driver;
+grant execute on function
+    paylatch.create_webhook_endpoint(text, text, text[]), paylatch.rotate_webhook_secret(bigint, integer),
+    paylatch.disable_webhook_endpoint(bigint, text), paylatch.enable_webhook_endpoint(bigint), paylatch.webhook_endpoints(),
+    paylatch.deliveries(bigint, text, text, integer), paylatch.redeliver_webhook(bigint, text)
+to paylatch_operator;
+revoke select on paylatch.webhook_endpoint from paylatch_auditor;
+grant select (endpoint_id, created_at, merchant_id, created_by, url, events, previous_until, disabled_at, disabled_by,
+              disabled_why, failures, paused_until, lease_token, lease_until, lease_holder)
+    on paylatch.webhook_endpoint to paylatch_auditor;

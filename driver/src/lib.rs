@@ -9,6 +9,7 @@ pub mod clock;
 pub mod compat;
 pub mod config;
 pub mod db;
+pub mod deliver;
 pub mod demo;
 pub mod dispatch;
 pub mod endpoint;

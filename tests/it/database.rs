@@ -82,6 +82,15 @@ async fn commands_before_the_migrations_say_so() {
         "api_tokens()",
         "authenticate('\\x00')",
         "api_is_open()",
+        "create_webhook_endpoint('m', 'https://a.example/')",
+        "rotate_webhook_secret(1)",
+        "disable_webhook_endpoint(1, 'why')",
+        "enable_webhook_endpoint(1)",
+        "webhook_endpoints()",
+        "deliveries()",
+        "redeliver_webhook(1)",
+        "claim_deliveries('d')",
+        "settle_deliveries('d', 1, 1, '[]')",
     ] {
         let error =
             sqlx::raw_sql(sqlx::AssertSqlSafe(format!("select * from paylatch.{command}"))).execute(db.pool()).await;

@@ -8,6 +8,7 @@ mod comments;
 mod conformance;
 mod cron;
 mod database;
+mod deliver;
 mod docs;
 mod dump;
 mod end_to_end;

@@ -58,6 +58,13 @@ impl Setup {
         self.endpoint(&format!("business.{target}"), "http", base_url, more)
     }
 
+    /// Has it send merchants' webhooks to plain http://; `more` are further lines of `[webhooks]`.
+    pub fn webhooks(mut self, more: &str) -> Self {
+        let allow = if more.contains("allow_http") { "" } else { "allow_http = true" };
+        self.endpoints += &format!("[webhooks]\n{allow}\npoll_ms = 100\n{more}\n");
+        self
+    }
+
     /// A wallet inside the daemon that answers at once.
     pub fn null_wallet(mut self, channel: &str) -> Self {
         self.endpoints += &format!("[wallet.{channel}]\nadapter = \"null\"\n");

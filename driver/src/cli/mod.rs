@@ -7,6 +7,7 @@ mod migrate;
 mod run;
 pub(crate) mod table;
 pub(crate) mod verify;
+mod webhook;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ enum Command {
     /// Look at one payment
     #[command(subcommand)]
     Flow(FlowCommand),
+    /// Where merchants' events are sent: endpoints, secrets, deliveries
+    #[command(subcommand)]
+    Webhook(webhook::WebhookCommand),
     /// Print the configuration in force, secrets hidden
     Config {
         /// Print a template with every key, its meaning and its default instead
@@ -122,6 +126,7 @@ async fn dispatch(cli: Cli) -> Result<(), Error> {
                 Command::Verify => verify::run(&config).await,
                 Command::Demo(arguments) => demo::run(arguments, &config).await,
                 Command::Flow(FlowCommand::Show { which }) => flow::show(&config, &which).await,
+                Command::Webhook(command) => webhook::run(&config, command).await,
                 Command::Config { .. } | Command::Simulate(_) | Command::Run | Command::Serve | Command::Openapi => {
                     Ok(())
                 }

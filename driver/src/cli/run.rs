@@ -14,7 +14,7 @@ use crate::db::Db;
 use crate::dispatch::Adapters;
 use crate::error::{Class, Error};
 use crate::pace::{Backoff, Polling};
-use crate::{compat, http, relay, scanner, shutdown, worker};
+use crate::{compat, deliver, http, relay, scanner, shutdown, worker};
 
 /// Works until a signal, and serves the API where `api.listen` is set.
 pub async fn run(config: Config) -> Result<(), Error> {
@@ -27,12 +27,19 @@ pub async fn run(config: Config) -> Result<(), Error> {
         let shutdown = process.shutdown.clone();
         let tick = Duration::from_millis(config.driver.tick_ms);
         let ticking = tokio::spawn(scanner::run(process.db.clone(), tick, shutdown.clone()));
+        let delivering = config
+            .webhooks
+            .enabled
+            .then(|| tokio::spawn(deliver::run(process.db.clone(), config.webhooks.clone(), shutdown.clone())));
         let working = worker::run(process.db.clone(), Arc::clone(&process.adapters), (&config.driver).into(), shutdown);
         // None goes on without the others: a daemon that does half of its work looks healthy and is not.
         let serving = process.stop_on_error(process.serve_api(api));
         let relaying = process.stop_on_error(process.relay());
         let (worked, served, relayed) = tokio::join!(process.stop_on_error(working), serving, relaying);
         ticking.await?;
+        if let Some(delivering) = delivering {
+            delivering.await?;
+        }
         worked.and(served).and(relayed)?;
     }
     process.end(probes).await

@@ -43,6 +43,9 @@ pub struct Config {
     /// What it serves to merchants.
     #[config(nested)]
     pub api: Api,
+    /// Merchants' webhooks, which it sends.
+    #[config(nested)]
+    pub webhooks: Webhooks,
     /// What it says, on standard error.
     #[config(nested)]
     pub log: Log,
@@ -113,6 +116,26 @@ pub struct Http {
     /// this address private.
     #[config(default = "127.0.0.1:9464", env = "PAYLATCH_HTTP_LISTEN")]
     pub listen: Listen,
+}
+
+/// Merchants' webhooks, which it sends. Where they go is in the database: `paylatchd webhook`.
+#[derive(Debug, Clone, confique::Config)]
+pub struct Webhooks {
+    /// Whether `run` sends them. One daemon that does is enough; several share the work.
+    #[config(default = true, env = "PAYLATCH_WEBHOOKS_ENABLED")]
+    pub enabled: bool,
+    /// Whether an endpoint may be plain http://. For tests and private networks only.
+    #[config(default = false, env = "PAYLATCH_WEBHOOKS_ALLOW_HTTP")]
+    pub allow_http: bool,
+    /// For name resolution, TCP and TLS together.
+    #[config(default = 3000, env = "PAYLATCH_WEBHOOKS_CONNECT_TIMEOUT_MS")]
+    pub connect_timeout_ms: u64,
+    /// For a whole call, connecting included; at most 20000.
+    #[config(default = 10000, env = "PAYLATCH_WEBHOOKS_CALL_TIMEOUT_MS")]
+    pub call_timeout_ms: u64,
+    /// The pause between two claims grows to this while there is nothing to send.
+    #[config(default = 1000, env = "PAYLATCH_WEBHOOKS_POLL_MS")]
+    pub poll_ms: u64,
 }
 
 /// What it says, on standard error.

@@ -23,11 +23,13 @@ use crate::error::Error;
 use crate::evidence::{Evidence, Handout};
 
 mod api;
+mod deliveries;
 mod demo;
 mod events;
 mod inbox;
 
 pub use self::api::KnownToken;
+pub use self::deliveries::{Delivery, DeliveryState, Tried, WebhookEndpoint};
 pub use self::demo::{LostAnswers, Standing};
 pub use self::inbox::{InboxEvent, InboxTold};
 

@@ -115,14 +115,15 @@ begin
     if v_period is null then
         return null;
     end if;
-    v_says := jsonb_build_object('jobs_mended', paylatch.mend_queue(0, 0), 'webhooks_forgotten', paylatch.forget_webhooks(p_now));
+    v_says := jsonb_build_object('jobs_mended', paylatch.mend_queue(0, 0), 'webhooks_forgotten', paylatch.forget_webhooks(p_now),
+                                 'deliveries_forgotten', paylatch.forget_deliveries(p_now));
     delete from paylatch.task_run where started_at < p_now - interval '90 days';
     -- Last, since creation waits behind the locks that partitions need until this transaction ends.
     v_says := v_says || jsonb_build_object('partitions_made', paylatch.make_partitions(p_now));
     perform paylatch.end_task('maintain', v_period, v_says);
     return v_says;
 end $$;
-comment on function paylatch.maintain(text, timestamptz) is 'The daily task: missing jobs in all of history, webhook events past their time, ledger rows older than 90 days, partitions made ahead. Null where it has run today.';
+comment on function paylatch.maintain(text, timestamptz) is 'The daily task: missing jobs in all of history, webhook events and deliveries past their time, ledger rows older than 90 days, partitions made ahead. Null where it has run today.';
 
 create function paylatch.scan(caller text default session_user) returns jsonb
     language plpgsql volatile security definer

@@ -60,7 +60,12 @@ create function paylatch.verify_triggers() returns setof text language sql stabl
         ('outbox', 't10_guard', 'BEFORE DELETE OR UPDATE', 'FOR EACH ROW', 'guard_append_only'),
         ('outbox', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
         ('outbox_sink', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
-        ('dead_letter', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate')
+        ('dead_letter', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('webhook_endpoint', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('delivery', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('delivery_attempt', 't10_guard', 'BEFORE UPDATE', 'FOR EACH ROW', 'guard_append_only'),
+        ('delivery_attempt', 't11_no_truncate', 'BEFORE TRUNCATE', 'FOR EACH STATEMENT', 'refuse_truncate'),
+        ('delivery_attempt', 't12_kept', 'BEFORE DELETE', 'FOR EACH ROW WHEN ((pg_trigger_depth() = 0))', 'refuse_direct')
     ), of_partitions(parent, trigger_name, fires, how, function_name) as (
         select e.* from expected e where e.table_name in ('transition_log', 'idempotency_key', 'outbox') and e.trigger_name <> 't05_by_triggers_only'
         union all
@@ -105,6 +110,7 @@ create function paylatch.verify_constraints() returns setof text language sql st
         ('outbox_sink', 'outbox_sink_pkey', 'PRIMARY KEY (sink)'),
         ('outbox_retry', 'outbox_retry_pkey', 'PRIMARY KEY (sink, outbox_id)'),
         ('dead_letter', 'dead_letter_pkey', 'PRIMARY KEY (sink, outbox_id)'),
+        ('delivery', 'one_delivery_per_event', 'UNIQUE (endpoint_id, event_id)'),
         ('idempotency_key', 'key_length', 'CHECK (((length(key) >= 1) AND (length(key) <= 255)))'),
         ('api_token', 'one_token_per_digest', 'UNIQUE (digest)'),
         ('scene', 'biz_grace_exceeds_timeout', 'CHECK ((biz_grace_ms > business_timeout_ms))'),

@@ -54,6 +54,16 @@ begin
         ('webhooks_waiting', w.waiting::float8), ('webhooks_oldest_waiting_age_seconds', w.oldest_waiting_age_s)) x(name, value)
     where w.waiting > 0
     union all
+    select x.name, '{}'::jsonb, x.value
+    from (select count(*) filter (where d.status = 'pending') as pending, count(*) filter (where d.status = 'dead') as dead,
+                 coalesce(extract(epoch from paylatch.clock() - min(d.created_at) filter (where d.status = 'pending')), 0) as age
+          from paylatch.delivery d where d.status in ('pending', 'dead')) d
+    cross join lateral (values ('deliveries_pending', d.pending::float8), ('deliveries_dead', d.dead::float8),
+                               ('deliveries_oldest_pending_age_seconds', d.age::float8)) x(name, value)
+    union all
+    select 'webhook_endpoints_failing', '{}'::jsonb, count(*)::float8
+    from paylatch.webhook_endpoint w where w.failures > 0 or w.disabled_why = 'answered 410 Gone'
+    union all
     select x.name, jsonb_build_object('sink', o.sink), x.value
     from paylatch.stat_outbox o cross join lateral (values
         ('events_behind', o.behind::float8), ('events_oldest_age_seconds', o.oldest_age_s),
@@ -71,7 +81,7 @@ begin
     return query
     select 'wallet', c.channel from paylatch.channel c
     union select 'business', s.business_target from paylatch.scene s where s.business_mode = 'http'
-    union select 'relay', o.sink from paylatch.outbox_sink o
+    union select 'relay', o.sink from paylatch.outbox_sink o where o.sink <> 'webhook' -- deliver.sql
     order by 1, 2;
 end $$;
 comment on function paylatch.policy_endpoints() is
