@@ -43,7 +43,8 @@ grant execute on function
     paylatch.claim_actions(text, integer, integer), paylatch.claim_flow(text, bigint, integer),
     paylatch.report_evidence(text, jsonb, integer), paylatch.receive_webhooks(text, text, jsonb),
     paylatch.tick(text), paylatch.metrics(), paylatch.policy_endpoints(), paylatch.doctor(), paylatch.schema_version(),
-    paylatch.verify(), paylatch.authenticate(bytea), paylatch.api_is_open()
+    paylatch.verify(), paylatch.authenticate(bytea), paylatch.api_is_open(),
+    paylatch.post_payment(text, text, text, text, text, bigint, text, timestamptz, jsonb)
 to paylatch_driver;
 
 grant execute on function

@@ -62,6 +62,7 @@ const MAY_CALL: &[(&str, &[&str])] = &[
             "get_pay_order",
             "metrics",
             "policy_endpoints",
+            "post_payment",
             "receive_webhooks",
             "report_evidence",
             "request_refund",
