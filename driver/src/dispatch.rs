@@ -92,6 +92,11 @@ impl Adapters {
         &self.metrics
     }
 
+    /// Whether a channel's wallet can be called.
+    pub fn has_wallet(&self, channel: &str) -> bool {
+        self.wallets.contains_key(channel)
+    }
+
     /// Whether the action is answered in-process, at once, so that a task of its own would only cost time.
     pub fn is_inline(&self, handout: &Handout) -> bool {
         handout.action.is_wallet() && self.wallets.get(&handout.channel).is_some_and(|(_, inline)| *inline)

@@ -25,7 +25,7 @@ use crate::error::{Class, Error};
 use crate::evidence::{Evidence, Handout};
 use crate::pace::{Backoff, Polling};
 
-mod report_log;
+pub(crate) mod report_log;
 
 /// Most answers in one report.
 const REPORT_LIMIT: usize = 500;

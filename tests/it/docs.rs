@@ -14,13 +14,13 @@ use paylatch_tests::cluster::{bin_dir, output, root};
 use sqlx::postgres::PgConnectOptions;
 use tempfile::TempDir;
 
-struct Block {
+pub struct Block {
     line: usize,
-    code: String,
+    pub code: String,
 }
 
 /// The blocks of `text` whose fence says exactly `language`.
-fn blocks(text: &str, language: &str) -> Vec<Block> {
+pub fn blocks(text: &str, language: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut open: Option<(bool, Block)> = None;
     for (index, line) in text.lines().enumerate() {

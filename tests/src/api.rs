@@ -68,6 +68,11 @@ impl ApiClient {
         Self { token: token.map(str::to_owned), ..self.clone() }
     }
 
+    /// Where the server is.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// A path's whole URL.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)

@@ -18,6 +18,8 @@ pub struct Setup {
     endpoints: String,
     command: &'static str,
     api: Option<(SocketAddr, String)>,
+    database: String,
+    log: String,
 }
 
 impl Setup {
@@ -25,7 +27,16 @@ impl Setup {
     pub fn of(db: &Database) -> Self {
         let driver = ["lease_ms = 5000", "poll_min_ms = 10", "poll_max_ms = 200"].map(str::to_owned).to_vec();
         let url = db.url_as("driver");
-        Self { url, name: "test".to_owned(), driver, endpoints: String::new(), command: "run", api: None }
+        Self {
+            url,
+            name: "test".to_owned(),
+            driver,
+            endpoints: String::new(),
+            command: "run",
+            api: None,
+            database: String::new(),
+            log: "info".to_owned(),
+        }
     }
 
     /// Its name among several.
@@ -85,6 +96,18 @@ impl Setup {
         self
     }
 
+    /// One more line of `[database]`.
+    pub fn database(mut self, line: &str) -> Self {
+        self.database = line.to_owned();
+        self
+    }
+
+    /// Its log's level.
+    pub fn log(mut self, level: &str) -> Self {
+        self.log = level.to_owned();
+        self
+    }
+
     /// Has it serve the HTTP API too; `more` are further lines of `[api]`.
     pub fn api(mut self, more: &str) -> Self {
         self.api = Some((free_address(), more.to_owned()));
@@ -113,10 +136,12 @@ impl Setup {
             format!("[api]\nlisten = \"{address}\"\n{unready}\n{more}\n")
         });
         let config = format!(
-            "[database]\nurl = \"{}\"\n[driver]\nname = \"{}\"\n{}\n[http]\nlisten = \"{listen}\"\n[log]\nlevel = \"info\"\n{}{}",
+            "[database]\nurl = \"{}\"\n{}\n[driver]\nname = \"{}\"\n{}\n[http]\nlisten = \"{listen}\"\n[log]\nlevel = \"{}\"\n{}{}",
             self.url,
+            self.database,
             self.name,
             self.driver.join("\n"),
+            self.log,
             api.unwrap_or_default(),
             self.endpoints
         );

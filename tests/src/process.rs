@@ -46,6 +46,13 @@ impl Process {
         self.child.try_wait().expect("wait for child").is_none()
     }
 
+    /// The most memory that it has had so far, in KiB.
+    pub fn peak_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a running process");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+        peak.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+
     /// SIGKILL: no goodbye. Returns once it is gone.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);

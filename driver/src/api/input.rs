@@ -6,10 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{HeaderMap, header};
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
 use futures::StreamExt;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -44,6 +50,28 @@ pub async fn body(body: Body, limit: usize, timeout: Duration) -> Result<Vec<u8>
     };
     let slow = |_| Problem::says(Kind::Timeout, format!("the body must be here within {} ms", timeout.as_millis()));
     tokio::time::timeout(timeout, read).await.map_err(slow)?
+}
+
+/// An answer that is given before the body was read ends its connection. This says so to the client, which would
+/// otherwise send its next request into the closing one.
+pub async fn close_after_unread(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let read = Arc::new(AtomicBool::new(false));
+    let at_end = Arc::clone(&read);
+    let request = request.map(|body| {
+        let end = futures::stream::poll_fn(move |_| {
+            at_end.store(true, Ordering::Relaxed);
+            Poll::Ready(None)
+        });
+        Body::from_stream(body.into_data_stream().chain(end))
+    });
+    let mut response = next.run(request).await;
+    if !read.load(Ordering::Relaxed) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Refuses a body by what its headers say of it, before any of it is read.

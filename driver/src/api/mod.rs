@@ -30,6 +30,7 @@ use self::auth::Auth;
 use self::limits::Room;
 use self::probes::Readiness;
 use self::problem::{Kind, Problem};
+use self::wait::Hands;
 use crate::config::Config;
 use crate::db::Db;
 use crate::dispatch::Adapters;
@@ -39,12 +40,16 @@ use crate::metrics::HttpMetrics;
 pub mod auth;
 pub mod input;
 pub mod limits;
+pub mod model;
 mod observe;
 pub mod openapi;
+mod payments;
 mod probes;
 pub mod problem;
+mod refunds;
 mod socket;
 pub mod token;
+mod wait;
 pub mod webhooks;
 
 /// What the handlers share. Cheap to clone.
@@ -58,28 +63,43 @@ struct Shared {
     room: Room,
     readiness: Readiness,
     stopping: CancellationToken,
+    hands: Hands,
+    body: BodyLimits,
     request_timeout: Duration,
     max_wait: Duration,
     loopback: bool,
 }
 
+/// What a request's body may be.
+struct BodyLimits {
+    bytes: usize,
+    timeout: Duration,
+}
+
 impl Api {
-    /// The API for a server at `address`.
+    /// The API for a server at `address`. `worker` is where payments are carried out from, for those who wait.
     ///
     /// # Errors
     /// `database.url` is not a URL.
     pub fn open(
         config: &Config,
         address: SocketAddr,
+        worker: Db,
         adapters: Arc<Adapters>,
         stopping: CancellationToken,
     ) -> Result<Self, Error> {
         let db = Db::serving(&config.database, &config.api, &config.driver_name())?;
         let loopback = address.ip().is_loopback();
+        let lease = Duration::from_millis(config.driver.lease_ms);
         Ok(Self(Arc::new(Shared {
             auth: Auth::new(db.clone(), &config.api, loopback),
             room: Room::new(&config.api),
             readiness: Readiness::default(),
+            hands: Hands::new(worker, Arc::clone(&adapters), lease, stopping.clone()),
+            body: BodyLimits {
+                bytes: config.api.max_body_bytes,
+                timeout: Duration::from_millis(config.api.body_timeout_ms),
+            },
             request_timeout: Duration::from_millis(config.api.request_timeout_ms),
             max_wait: Duration::from_millis(config.api.max_wait_ms),
             loopback,
@@ -130,11 +150,12 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 pub async fn serve(
     listener: TcpListener,
     config: &Config,
+    worker: Db,
     adapters: Arc<Adapters>,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let address = listener.local_addr().map_err(Error::io("find the address of api.listen"))?;
-    let api = Api::open(config, address, adapters, shutdown.clone())?;
+    let api = Api::open(config, address, worker, adapters, shutdown.clone())?;
     if !address.ip().is_loopback() && api.db().api_is_open().await? {
         return Err(Error::Refused(format!(
             "api.listen is {address}, which others can reach, and no token was ever made: make one first \
@@ -144,7 +165,8 @@ pub async fn serve(
     }
     tracing::info!(%address, "serving the API");
     let limits = socket::Limits::new(&config.api, config.driver.shutdown_grace_ms);
-    socket::serve(listener, router(&api), limits, shutdown).await;
+    let deadline = socket::serve(listener, router(&api), limits, shutdown).await;
+    api.0.hands.rest(deadline).await;
     api.db().close().await;
     Ok(())
 }
@@ -156,21 +178,27 @@ fn routes() -> (OpenApiRouter<Api>, OpenApiRouter<Api>) {
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics))
         .routes(routes!(openapi::openapi));
-    let guarded = OpenApiRouter::new();
+    let guarded = OpenApiRouter::new()
+        .routes(routes!(payments::create, payments::find))
+        .routes(routes!(payments::get))
+        .routes(routes!(payments::cancel))
+        .routes(routes!(payments::order))
+        .routes(routes!(refunds::create, refunds::list))
+        .routes(routes!(refunds::get));
     (open, guarded)
 }
 
 /// The OpenAPI document.
 pub fn document() -> OpenApi {
     let (open, guarded) = routes();
-    open.merge(guarded).into_openapi()
+    openapi::completed(open.merge(guarded).into_openapi())
 }
 
 fn router(api: &Api) -> Router {
     let (open, guarded) = routes();
     let guarded: Router<Api> = guarded.into();
     let open: Router<Api> = open.into();
-    open.merge(guarded.layer(middleware::from_fn_with_state(api.clone(), guard)))
+    open.merge(guarded.route_layer(middleware::from_fn_with_state(api.clone(), guard)))
         .merge(webhooks::router(api.db().clone(), Arc::clone(api.adapters())))
         .fallback(async || Problem::new(Kind::NotFound))
         .method_not_allowed_fallback(async || Problem::new(Kind::MethodNotAllowed))
@@ -178,6 +206,7 @@ fn router(api: &Api) -> Router {
             tracing::error!("a handler panicked");
             Problem::new(Kind::Internal).into_response()
         }))
+        .layer(middleware::from_fn(input::close_after_unread))
         .layer(middleware::from_fn_with_state(api.clone(), observe::observe))
         .with_state(api.clone())
 }

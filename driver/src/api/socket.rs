@@ -8,7 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -21,6 +21,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clock;
 use crate::config;
 
 /// The pause after a connection could not be accepted, for want of file handles mostly.
@@ -51,8 +52,9 @@ impl Limits {
     }
 }
 
-/// Serves `router` until some time after `shutdown`; returns once the last request has been answered or given up.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: CancellationToken) {
+/// Serves `router` until some time after `shutdown`; returns once the last request has been answered or given up, and
+/// says when the grace ends.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: CancellationToken) -> Instant {
     let seats = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
     let (closing, abort) = (CancellationToken::new(), CancellationToken::new());
@@ -79,6 +81,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
         () = async { shutdown.cancelled().await; tokio::time::sleep(limits.unready).await } => {}
     }
     drop(listener);
+    let deadline = clock::instant() + limits.grace;
     closing.cancel();
     connections.close();
     if tokio::time::timeout(limits.grace, connections.wait()).await.is_err() {
@@ -86,6 +89,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
         abort.cancel();
         connections.wait().await;
     }
+    deadline
 }
 
 async fn connection(

@@ -6,6 +6,7 @@ pub(crate) mod flow;
 mod migrate;
 mod run;
 pub(crate) mod table;
+mod token;
 pub(crate) mod verify;
 mod webhook;
 
@@ -56,6 +57,9 @@ enum Command {
     /// Where merchants' events are sent: endpoints, secrets, deliveries
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
+    /// Say who may use the HTTP API
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Print the configuration in force, secrets hidden
     Config {
         /// Print a template with every key, its meaning and its default instead
@@ -66,6 +70,30 @@ enum Command {
     Demo(DemoArgs),
     /// Be a wallet and a business, with faults from a seed: for demos, tests and staging
     Simulate(SimulateArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Make a token for a merchant, and print it this once
+    Create {
+        /// Whose payments it sees and makes
+        #[arg(long)]
+        merchant: String,
+        /// What it is for, so that it can be told from others
+        #[arg(long)]
+        name: String,
+        /// Requests a second; api.rate_per_second without it
+        #[arg(long, value_name = "PER_SECOND")]
+        rate: Option<i32>,
+    },
+    /// List every token ever made, without anything that could be used as one
+    List,
+    /// End a token; within a second no server takes it any more
+    Revoke {
+        /// Its id, as `token list` shows it
+        #[arg(value_name = "ID")]
+        token_id: i64,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -127,6 +155,11 @@ async fn dispatch(cli: Cli) -> Result<(), Error> {
                 Command::Demo(arguments) => demo::run(arguments, &config).await,
                 Command::Flow(FlowCommand::Show { which }) => flow::show(&config, &which).await,
                 Command::Webhook(command) => webhook::run(&config, command).await,
+                Command::Token(TokenCommand::Create { merchant, name, rate }) => {
+                    token::create(&config, &merchant, &name, rate).await
+                }
+                Command::Token(TokenCommand::List) => token::list(&config).await,
+                Command::Token(TokenCommand::Revoke { token_id }) => token::revoke(&config, token_id).await,
                 Command::Config { .. } | Command::Simulate(_) | Command::Run | Command::Serve | Command::Openapi => {
                     Ok(())
                 }

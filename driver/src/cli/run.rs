@@ -102,7 +102,8 @@ impl<'a> Process<'a> {
     async fn serve_api(&self, listener: Option<TcpListener>) -> Result<(), Error> {
         match listener {
             Some(listener) => {
-                api::serve(listener, self.config, Arc::clone(&self.adapters), self.shutdown.clone()).await
+                let (db, adapters) = (self.db.clone(), Arc::clone(&self.adapters));
+                api::serve(listener, self.config, db, adapters, self.shutdown.clone()).await
             }
             None => Ok(()),
         }

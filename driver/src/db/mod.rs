@@ -28,7 +28,9 @@ mod demo;
 mod events;
 mod inbox;
 
-pub use self::api::KnownToken;
+pub use self::api::{
+    KnownToken, OrderRow, PaymentRow, PaymentWish, Posted, RefundAsked, RefundRow, RefundWish, TokenRow,
+};
 pub use self::deliveries::{Delivery, DeliveryState, Tried, WebhookEndpoint};
 pub use self::demo::{LostAnswers, Standing};
 pub use self::inbox::{InboxEvent, InboxTold};

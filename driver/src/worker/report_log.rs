@@ -6,7 +6,7 @@ use crate::db::Verdict;
 use crate::dispatch::Carried;
 
 /// Logs what the database made of an answer; `told` is the answer, if it is known.
-pub(super) fn verdict(verdict: &Verdict, told: Option<&Carried>) {
+pub(crate) fn verdict(verdict: &Verdict, told: Option<&Carried>) {
     let Some(Carried { handout, evidence, took }) = told else {
         tracing::warn!(flow_id = verdict.flow_id, refund_id = verdict.refund_id, disposition = %verdict.disposition, "a verdict on no answer of ours");
         return;
