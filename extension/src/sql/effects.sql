@@ -267,6 +267,9 @@ begin
                   union all select null loop
         v_name := coalesce('transition_log_' || to_char(v_from, 'YYYY_MM'), 'transition_log_other');
         continue when to_regclass('paylatch.' || v_name) is not null;
+        -- A month that has begun in the net stays there: its rows cannot move.
+        continue when v_from is not null and exists (
+            select from paylatch.transition_log l where l.at >= v_from and l.at < v_from + interval '1 month');
         if v_from is null then
             execute format('create table paylatch.%I partition of paylatch.transition_log default', v_name);
         else

@@ -398,6 +398,8 @@ create function paylatch.verify_keys() returns table (rule integer, name text, b
         left join paylatch.refund r on r.refund_id = k.refund_id and r.flow_id = k.flow_id
         where f.flow_id is null or o.merchant_id is distinct from k.merchant_id
            or (k.operation = 'request_refund') <> (r.refund_id is not null)
+           or (k.operation = 'request_refund' and k.fingerprint <> paylatch.fingerprint(
+                   array['flow_id', 'amount', 'reason'], array[r.flow_id::text, r.amount::text, r.reason]))
            or (k.operation = 'create_pay_flow' and k.fingerprint <> paylatch.flow_fingerprint(
                    f.scene, f.user_id, o.biz_key, coalesce((k.asked ->> 'amount')::bigint, f.amount),
                    coalesce(k.asked ->> 'currency', f.currency),

@@ -1,7 +1,7 @@
 //! F28 with real daemons, and scenes whose business lies in the database. The ledger and pg_cron itself: cron.rs.
 
-use paylatch_tests::Stage;
 use paylatch_tests::stage::PATIENCE;
+use paylatch_tests::{Database, Stage};
 use paylatchd::simulate::{Fault, Rule};
 
 /// The business of scene `streak` can be reached or not.
@@ -69,4 +69,31 @@ async fn f28_a_daemon_ticks_instead_of_a_silent_pg_cron() {
     assert!((2..=4).contains(&ledger.1), "{} of about three silent minutes were missed", ledger.1);
     assert!(daemon.terminate().await.success());
     assert_eq!(stage.assert_rules().await.charges.len(), 1);
+}
+
+/// Nobody made the log's months ahead: its rows fall into the net, payments and the scanner go on, and later months are
+/// made again.
+#[tokio::test]
+async fn f28_months_that_nobody_made_stop_nothing() {
+    let db = Database::fresh().await;
+    db.add_scenes().await;
+    db.execute("drop table paylatch.transition_log_other").await;
+    let months =
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'paylatch.transition_log'::regclass";
+    let months: Vec<String> = sqlx::query_scalar(months).fetch_all(db.pool()).await.unwrap();
+    for month in &months {
+        db.execute(&format!("drop table {month}")).await;
+    }
+    db.execute("create table paylatch.transition_log_other partition of paylatch.transition_log default").await;
+    db.create_flow("topup", "alice", "k").await;
+    db.execute("delete from paylatch.task_run; select paylatch.scan('test')").await;
+    let made: Vec<String> = sqlx::query_scalar(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'paylatch.transition_log'::regclass",
+    )
+    .fetch_all(db.pool())
+    .await
+    .unwrap();
+    assert_eq!(made.len(), months.len(), "the net, and all months but the one it holds: {made:?}");
+    db.create_flow("topup", "bob", "k").await;
+    assert_eq!(db.value::<i64>("select count(*) from paylatch.transition_log_other").await, 2);
 }

@@ -163,7 +163,11 @@ async fn keys_are_append_only_and_verify_sees_what_is_bent() {
     };
     let twice = database::refused(&mut session, &insert("k", "default", "flow_id", "create_pay_flow", "0")).await;
     assert_eq!(twice.0, "23505");
+    db.settled_flow("bob", "two").await;
+    let refund = "select paylatch.request_refund(2, 5, 'why', 'r')";
     for sabotage in [
+        format!("{refund}; alter table {day} disable trigger t10_guard;
+                 update paylatch.idempotency_key set fingerprint = '\\x01010101010101010101010101010101' where key = 'r'"),
         insert("k", "default", "flow_id", "create_pay_flow", "1 day"),
         insert("x", "default", "flow_id + 1", "create_pay_flow", "0"),
         insert("x", "other", "flow_id", "create_pay_flow", "0"),
