@@ -55,6 +55,8 @@ pub struct Auth {
     rate_per_second: u32,
     burst_seconds: u32,
     memory: Mutex<HashMap<[u8; 32], Remembered>>,
+    /// What a merchant's tokens share, unless they have a rate of their own.
+    shared: Mutex<HashMap<String, Arc<Rate>>>,
     open: Mutex<Option<(bool, Instant)>>,
     anybody: Caller,
 }
@@ -77,13 +79,14 @@ impl Auth {
     pub fn new(db: Db, api: &config::Api, loopback: bool) -> Self {
         let name = "without token".to_owned();
         let identity = Identity { merchant_id: DEFAULT_MERCHANT.to_owned(), token_id: None, name };
-        let rate = Arc::new(Rate::new(api.rate_per_second, api.rate_burst_seconds));
+        let rate = Arc::new(Rate::new("merchant", api.rate_per_second, api.rate_burst_seconds));
         Self {
             db,
             loopback,
             rate_per_second: api.rate_per_second,
             burst_seconds: api.rate_burst_seconds,
             memory: Mutex::default(),
+            shared: Mutex::default(),
             open: Mutex::default(),
             anybody: Caller { identity: Arc::new(identity), rate },
         }
@@ -130,13 +133,23 @@ impl Auth {
         Ok(caller)
     }
 
-    /// The caller behind a token; one that was known keeps its rate, and what it has used of it.
+    /// The caller behind a token. Without a rate of its own it shares its merchant's, so that more tokens bring no more
+    /// requests; one that was known keeps its rate, and what it has used of it.
     fn caller(&self, token: KnownToken, before: Option<Caller>) -> Caller {
-        let per_second =
-            token.rate_per_second.and_then(|rate| u32::try_from(rate).ok()).unwrap_or(self.rate_per_second);
-        let rate = before.map_or_else(|| Arc::new(Rate::new(per_second, self.burst_seconds)), |caller| caller.rate);
+        let rate = match token.rate_per_second.and_then(|rate| u32::try_from(rate).ok()) {
+            Some(own) => {
+                before.map_or_else(|| Arc::new(Rate::new("token", own, self.burst_seconds)), |caller| caller.rate)
+            }
+            None => self.shared_rate(&token.merchant_id),
+        };
         let identity = Identity { merchant_id: token.merchant_id, token_id: Some(token.token_id), name: token.name };
         Caller { identity: Arc::new(identity), rate }
+    }
+
+    fn shared_rate(&self, merchant_id: &str) -> Arc<Rate> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = shared.entry(merchant_id.to_owned());
+        Arc::clone(rate.or_insert_with(|| Arc::new(Rate::new("merchant", self.rate_per_second, self.burst_seconds))))
     }
 
     /// Whether no token was ever made.

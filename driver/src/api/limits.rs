@@ -1,4 +1,4 @@
-//! How much may be asked at once: requests under way, requests that wait, requests a second for each token.
+//! How much may be asked at once: requests under way, requests that wait, requests a second for each merchant or token.
 //!
 //! Nothing queues here. What is too much is answered at once, with the time after which to come again.
 
@@ -54,17 +54,19 @@ impl Room {
     }
 }
 
-/// The requests that one token may send.
+/// The requests that the tokens of a merchant may send together, or one that has a rate of its own.
 #[derive(Debug)]
 pub struct Rate {
     limiter: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
+    whose: &'static str,
     per_second: u32,
     burst: u32,
 }
 
-/// What is left of a token's rate, for the answer's headers.
+/// What is left of a rate, for the answer's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
+    whose: &'static str,
     burst: u32,
     per_second: u32,
     remaining: u32,
@@ -73,13 +75,13 @@ pub struct Left {
 }
 
 impl Rate {
-    /// `per_second` on average, and `burst_seconds` worth of that at once.
-    pub fn new(per_second: u32, burst_seconds: u32) -> Self {
+    /// `per_second` on average, and `burst_seconds` worth of that at once; `whose`: merchant or token.
+    pub fn new(whose: &'static str, per_second: u32, burst_seconds: u32) -> Self {
         let one = NonZeroU32::MIN;
         let rate = NonZeroU32::new(per_second).unwrap_or(one);
         let burst = rate.saturating_mul(NonZeroU32::new(burst_seconds).unwrap_or(one));
         let limiter = RateLimiter::direct(Quota::per_second(rate).allow_burst(burst));
-        Self { limiter: limiter.with_middleware(), per_second: rate.get(), burst: burst.get() }
+        Self { limiter: limiter.with_middleware(), whose, per_second: rate.get(), burst: burst.get() }
     }
 
     /// Counts one request.
@@ -87,7 +89,8 @@ impl Rate {
     /// # Errors
     /// It is one too many.
     pub fn take(&self) -> Result<Left, Left> {
-        let left = |remaining, reset| Left { burst: self.burst, per_second: self.per_second, remaining, reset };
+        let Self { whose, burst, per_second, .. } = *self;
+        let left = |remaining, reset| Left { whose, burst, per_second, remaining, reset };
         match self.limiter.check() {
             Ok(state) => Ok(left(state.remaining_burst_capacity(), Duration::ZERO)),
             Err(not_until) => Err(left(0, not_until.wait_time_from(DefaultClock::default().now()))),
@@ -98,15 +101,16 @@ impl Rate {
 impl Left {
     /// Too many requests, and when to come again.
     pub fn refused(&self) -> Problem {
-        let detail = format!("this token may send {} requests a second, {} at once", self.per_second, self.burst);
+        let Self { whose, per_second, burst, .. } = self;
+        let detail = format!("this {whose} may send {per_second} requests a second, {burst} at once");
         Problem::says(Kind::RateLimited, detail).retry_after(self.reset_s().max(1))
     }
 
     /// `RateLimit` and `RateLimit-Policy`, as the IETF's draft has them.
     pub fn write(&self, headers: &mut HeaderMap) {
         let window = self.burst / self.per_second;
-        let policy = format!("\"token\";q={};w={window}", self.burst);
-        let limit = format!("\"token\";r={};t={}", self.remaining, self.reset_s());
+        let policy = format!("\"{}\";q={};w={window}", self.whose, self.burst);
+        let limit = format!("\"{}\";r={};t={}", self.whose, self.remaining, self.reset_s());
         for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)] {
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_rate_lets_its_burst_through_and_says_when_to_come_again() {
-        let rate = Rate::new(1, 3);
+        let rate = Rate::new("token", 1, 3);
         let remaining: Vec<_> = (0..3).map(|_| rate.take().unwrap().remaining).collect();
         assert_eq!(remaining, [2, 1, 0]);
         let left = rate.take().unwrap_err();

@@ -48,10 +48,10 @@ pub struct Api {
     /// The largest body of a request.
     #[config(default = 65536, env = "PAYLATCH_API_MAX_BODY_BYTES")]
     pub max_body_bytes: usize,
-    /// Requests a second for each token that was made without a rate of its own.
+    /// Requests a second for all tokens of a merchant together. A token made with a rate of its own is not counted.
     #[config(default = 100, env = "PAYLATCH_API_RATE_PER_SECOND")]
     pub rate_per_second: u32,
-    /// How many seconds' worth of requests a token may send at once after it was quiet.
+    /// How many seconds' worth of requests may come at once after it was quiet.
     #[config(default = 2, env = "PAYLATCH_API_RATE_BURST_SECONDS")]
     pub rate_burst_seconds: u32,
     /// After SIGTERM: how long it still takes new connections, while `/readyz` says 503 already.

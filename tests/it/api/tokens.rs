@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paylatch_tests::api::{fresh_key, send};
+use paylatch_tests::api::{Reply, fresh_key, send};
 use paylatch_tests::cluster::output;
 use paylatch_tests::daemon::{Setup, free_address};
 use paylatch_tests::process::{Process, paylatchd};
@@ -93,16 +93,40 @@ async fn a_token_has_its_rate_and_is_told_of_it() {
     let served = Served::open("rate_burst_seconds = 3").await;
     let slow = served.client.with_token(Some(&token(&served.db, "slow", &["--rate", "1"])));
     let quick = served.client_of("quick");
-    for left in [2, 1, 0] {
-        let reply = slow.get("/v1/payments/1").await.expect(404);
-        assert_eq!(reply.header("ratelimit-policy"), Some("\"token\";q=3;w=3"));
-        assert!(reply.header("ratelimit").unwrap().starts_with(&format!("\"token\";r={left};")), "{reply:?}");
-    }
-    let refused = slow.get("/v1/payments/1").await.expect(429);
+    let reply = slow.get("/v1/payments/1").await.expect(404);
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"token\";q=3;w=3"));
+    assert_eq!(reply.header("ratelimit"), Some("\"token\";r=2;t=0"));
+    let refused = until_refused(&[&slow]).await;
     assert_eq!((refused.problem(), refused.header("retry-after")), ("rate-limited", Some("1")));
     quick.get("/v1/payments/1").await.expect(404);
     eventually("its rate comes back", SOON, async || (slow.get("/v1/payments/1").await.status == 404).then_some(()))
         .await;
+}
+
+#[tokio::test]
+async fn tokens_without_a_rate_of_their_own_share_their_merchant_s() {
+    let served = Served::open("rate_per_second = 1\nrate_burst_seconds = 3").await;
+    let client = |merchant, args: &[&str]| served.client.with_token(Some(&token(&served.db, merchant, args)));
+    let (one, other) = (client("busy", &[]), client("busy", &[]));
+    let (own, stranger) = (client("busy", &["--rate", "1"]), client("calm", &[]));
+    let refused = until_refused(&[&one, &other]).await;
+    assert_eq!(refused.json["detail"], "this merchant may send 1 requests a second, 3 at once");
+    assert_eq!(refused.header("ratelimit-policy"), Some("\"merchant\";q=3;w=3"));
+    own.get("/v1/payments/1").await.expect(404);
+    stranger.get("/v1/payments/1").await.expect(404);
+}
+
+/// Asks in turns until one is refused. A rate of one a second lets through few more than its burst, however slow the
+/// machine is.
+async fn until_refused(clients: &[&ApiClient]) -> Reply {
+    for client in clients.iter().cycle().take(200) {
+        let reply = client.get("/v1/payments/1").await;
+        if reply.status == 429 {
+            return reply;
+        }
+        assert_eq!(reply.status, 404, "{reply:?}");
+    }
+    panic!("200 requests were let through")
 }
 
 /// Without tokens only loopback is served, and only under its own name: a page in a browser may reach it by another.
