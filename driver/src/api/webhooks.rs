@@ -1,9 +1,10 @@
 //! `POST /webhooks/{channel}`: the door for what wallets tell.
 //!
 //! A body is read within its limits, its signature is checked over the raw bytes, and only then does anything else
-//! happen: an event that does not name a number of ours is asked about, where its adapter knows how. The answer is 2xx only after the event is committed; whatever keeps it from that is a 503, and the wallet
-//! sends again. What arrives while a call of the database is under way goes with the next one, so a single webhook waits
-//! for nobody and a thousand cost a handful of statements.
+//! happen: an event that does not name a number of ours is asked about, where its adapter knows how. The answer is 2xx
+//! only after the event is committed; whatever keeps it from that is a 503, and the wallet sends again. What arrives
+//! while a call of the database is under way goes with the next one, so a single webhook waits for nobody and a thousand
+//! cost a handful of statements.
 //!
 //! Invariants: a signature that does not hold leaves nothing behind but a count; memory is bounded by [`QUEUE`],
 //! [`ROOM`] and [`BODY_LIMIT`].
@@ -32,6 +33,8 @@ use crate::wallet::WebhookError;
 pub const BODY_LIMIT: usize = 256 * 1024;
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// How long a sender waits for its answer; then it is asked to come again, whether or not the event is stored after all.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Most bodies that are being read at once.
 const ROOM: usize = 256;
 /// Most events that wait for the database.
@@ -143,7 +146,8 @@ impl Door {
         let (answer, told) = oneshot::channel();
         let waiting = Waiting { channel: channel.to_owned(), event, answer };
         self.queue.try_send(waiting).map_err(|_| End::Unavailable)?;
-        let told = told.await.map_err(|_| End::Unavailable)?;
+        let told = tokio::time::timeout(ANSWER_WITHIN, told).await;
+        let told = told.ok().and_then(Result::ok).ok_or(End::Unavailable)?;
         tracing::debug!(channel, event_id = told.event_id, applied = told.applied, "a webhook was stored");
         Ok(if told.disposition == "duplicate" { End::Duplicate } else { End::Received })
     }
