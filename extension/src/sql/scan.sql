@@ -145,11 +145,13 @@ begin
     if v_period is null then
         return jsonb_build_object('skipped', 'another scan is running');
     end if;
-    -- Flows and refunds created since the round before last; the daily task looks at the rest.
-    select coalesce(min((r.says ->> 'flow_high')::bigint), 0), coalesce(min((r.says ->> 'refund_high')::bigint), 0)
-    into v_above, v_refunds_above
-    from (select says from paylatch.task_run where task = 'scan' and finished_at is not null and period_at < v_period
-          order by period_at desc limit 2) r;
+    -- Flows and refunds created since the round before last; the daily task looks at the rest. Until there are two such
+    -- rounds, all of them.
+    select (r.says ->> 'flow_high')::bigint, (r.says ->> 'refund_high')::bigint into v_above, v_refunds_above
+    from paylatch.task_run r where r.task = 'scan' and r.finished_at is not null and r.period_at < v_period
+    order by r.period_at desc offset 1 limit 1;
+    v_above := coalesce(v_above, 0);
+    v_refunds_above := coalesce(v_refunds_above, 0);
     v_mended := paylatch.mend_queue(v_above, v_refunds_above);
     v_decided := case when paylatch.is_armed() then paylatch.scan_round(v_now) else 0 end; -- a copy decides nothing
     v_webhooks := case when paylatch.is_armed() then paylatch.apply_waiting(null, v_now) else 0 end;
