@@ -150,6 +150,7 @@ impl Step<'_> {
                 self.action = Some(action);
             }
             Next::Act(action) if action.is_wallet() && !leave.wallet_may_leave => self.due_at = now,
+            Next::Act(action) if !leave.questions_only && self.would_go_untold(action) => self.due_at = now,
             Next::Act(action) => match leave.lease_until {
                 None => self.due_at = now,
                 Some(until) => {
@@ -157,6 +158,16 @@ impl Step<'_> {
                 }
             },
         }
+    }
+
+    /// A version whose log row tells an answer cannot tell an announcement too, and the log must have a refund's first one
+    /// (rule 10). This comes up where a breaker's probe has asked about a refund that was never sent. A compensation is
+    /// announced by its edge.
+    const fn would_go_untold(&self, action: Action) -> bool {
+        matches!(action, Action::Refund)
+            && self.facts.refund.is_some()
+            && self.facts.act_sent_at.is_none()
+            && self.logged_action.is_some()
     }
 
     /// Announces an act in the row; a question changes nothing.

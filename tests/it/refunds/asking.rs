@@ -48,6 +48,30 @@ async fn f18_fifty_at_once_ask_for_sixty_of_a_hundred() {
     assert_verified(&db).await;
 }
 
+/// A half-open breaker probes with a question, here about a refund that was never sent. Its sending must be announced in
+/// the log all the same (rule 10), also where it follows at once from the answer.
+#[tokio::test]
+async fn a_probe_takes_no_announcement_away() {
+    let db = Database::fresh().await;
+    db.add_scenes().await;
+    let flow_id = db.settled_flow("alice", "one").await;
+    db.ask_refund(flow_id, 500).await;
+    let breaker = async |state: &str| {
+        let set = "update paylatch.channel_state set probes_left = 1, moved_at = paylatch.clock() - interval '1 hour', breaker";
+        db.execute(&format!("{set} = '{state}'")).await;
+    };
+    breaker("half_open").await;
+    let mut session = db.session().await;
+    let probe = claim(&mut session, 10).await.remove(0);
+    assert_eq!(probe.action, "QUERY_REFUND");
+    breaker("closed").await;
+    report(&mut session, &[probe.evidence(Outcome::NotFound)]).await;
+    let sent = claim(&mut session, 10).await.remove(0);
+    assert_eq!(sent.action, "REFUND");
+    report(&mut session, &[sent.evidence(Outcome::Succeeded)]).await;
+    assert_verified(&db).await;
+}
+
 /// F19: the wallet refuses and says so twice. The reservation is released once, and the next refund has its own number.
 #[tokio::test]
 async fn f19_a_refusal_told_twice_releases_once() {
