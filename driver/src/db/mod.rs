@@ -32,7 +32,7 @@ pub use self::api::{
     KnownToken, OrderRow, PaymentRow, PaymentWish, Posted, RefundAsked, RefundRow, RefundWish, TokenRow,
 };
 pub use self::deliveries::{Delivery, DeliveryState, Tried, WebhookEndpoint};
-pub use self::demo::{LostAnswers, Standing};
+pub use self::demo::{Ended, LostAnswers, OnItsWay, RefundAnswer, Standing, Webhooks};
 pub use self::inbox::{InboxEvent, InboxTold};
 
 /// Names the first statement of a session in errors.

@@ -134,3 +134,58 @@ $$;
 create or replace function app.unfinished(first_flow_id bigint) returns bigint language sql stable as $$
     select min(u.flow_id) from paylatch.unfinished u where u.flow_id >= first_flow_id
 $$;
+
+-- Which of these payments have ended, and what they were for.
+create or replace function app.ended(flow_ids bigint[]) returns table (flow_id bigint, amount bigint, succeeded boolean)
+    language sql stable as $$
+    select f.flow_id, f.amount::bigint, f.status = 'BIZ_SUCCESS'
+    from paylatch.pay_flow f
+    where f.flow_id = any (flow_ids) and f.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')
+    order by f.flow_id
+$$;
+
+-- Every refund of this run but the compensations, which are their payments' own.
+create or replace function app.refunds(first_flow_id bigint)
+    returns table (refund_id bigint, flow_id bigint, order_no text, refund_no text, status text, amount bigint,
+                   currency text, created_at timestamptz, updated_at timestamptz)
+    language sql stable as $$
+    select r.refund_id, r.flow_id, f.trade_order_no, r.refund_order_no, r.status::text, r.amount::bigint, r.currency::text,
+           r.created_at, r.updated_at
+    from paylatch.refund r join paylatch.pay_flow f using (flow_id)
+    where r.flow_id >= first_flow_id and r.kind <> 'COMPENSATION'
+    order by r.refund_id
+$$;
+
+-- What of this run is still on its way, beside payments: refunds, webhooks that wait or failed, events to publish.
+create or replace function app.on_its_way(first_flow_id bigint, out refunds bigint, out webhooks bigint, out events bigint)
+    language sql stable as $$
+    select (select count(*) from paylatch.refund r where r.flow_id >= first_flow_id and r.status in ('REQUESTED', 'PENDING')),
+           (select count(*) from paylatch.webhook_event e where e.flow_id >= first_flow_id and e.applied_at is null),
+           (select coalesce(sum(o.behind), 0)::bigint from paylatch.stat_outbox o)
+$$;
+
+-- The webhooks of this run: how many there are, and how often they came.
+create or replace function app.webhooks(first_flow_id bigint, out events bigint, out received bigint) language sql stable as $$
+    select count(*), coalesce(sum(e.times_received), 0)::bigint
+    from paylatch.webhook_event e where e.flow_id >= first_flow_id
+$$;
+
+-- The events that there must be. Those of payments and refunds are read from the log, not from the outbox: a new state, a
+-- freeze or its end. No log is kept of orders.
+create or replace function app.events_due(first_flow_id bigint) returns table (event_id text, type text)
+    language sql stable as $$
+    with logged as (
+        select l.kind, l.ref_id, l.version, l.from_status, l.to_status, l.frozen_reason is not null as frozen,
+               lag(l.frozen_reason) over (partition by l.kind, l.ref_id order by l.version) is not null as was_frozen,
+               case l.kind when 'flow' then l.ref_id else r.flow_id end as flow_id
+        from paylatch.transition_log l left join paylatch.refund r on l.kind = 'refund' and r.refund_id = l.ref_id
+    )
+    select format('evt_%s_%s%s_%s', l.flow_id, left(l.kind, 1), l.ref_id, l.version),
+           l.kind || '.' || case when l.from_status is distinct from l.to_status then lower(l.to_status)
+                                 when l.frozen then 'frozen' else 'resumed' end
+    from logged l
+    where l.flow_id >= first_flow_id and (l.from_status is distinct from l.to_status or l.frozen <> l.was_frozen)
+    union all
+    select format('evt_%s_o%s_%s', o.flow_id, o.ref_id, o.version), o.type
+    from paylatch.outbox o where o.flow_id >= first_flow_id and o.type like 'order.%'
+$$;

@@ -1,4 +1,5 @@
-//! The demo's processes: a simulator and a daemon, each a child that runs this very program.
+//! The demo's processes: a simulator and a daemon, each a child that runs this very program, and a NATS server where one
+//! is installed.
 
 use std::fs::File;
 use std::io::Write;
@@ -58,27 +59,99 @@ impl Simulator {
     }
 }
 
+/// A NATS server with JetStream, in a folder of its own.
+pub struct Broker {
+    child: Child,
+    /// Where it is.
+    pub url: String,
+}
+
+impl Broker {
+    /// Starts one and waits until it answers; none where no `nats-server` is installed.
+    pub async fn start(dir: &Path, listen: SocketAddr) -> Result<Option<Self>, Error> {
+        let Some(program) = nats_server() else { return Ok(None) };
+        let config = dir.join("nats.conf");
+        let store = dir.join("nats");
+        let text = format!("listen: \"{listen}\"\njetstream {{ store_dir: {:?} }}\n", store.display().to_string());
+        std::fs::write(&config, text).map_err(Error::io(config.display().to_string()))?;
+        let mut command = Command::new(program);
+        command.arg("--config").arg(&config);
+        let mut child = spawn(command, &dir.join("nats.log"))?;
+        let url = format!("nats://{listen}");
+        let up = async {
+            while !jetstream_answers(&url).await {
+                if let Ok(Some(status)) = child.try_wait() {
+                    return Err(Error::Broken(format!("nats-server ended: {status}; see {}", dir.display())));
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        };
+        let too_slow = |_| Error::Broken(format!("nats-server does not start; see {}", dir.display()));
+        tokio::time::timeout(START, up).await.map_err(too_slow)??;
+        Ok(Some(Self { child, url }))
+    }
+
+    /// Its process id, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Lets it outlive the demo.
+    pub fn keep(self) {
+        std::mem::forget(self.child);
+    }
+}
+
+/// Debian puts it where only root's path leads.
+fn nats_server() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/bin".into()]);
+    folders.map(|folder| folder.join("nats-server")).find(|program| program.is_file())
+}
+
+/// Connections are taken before JetStream is there.
+async fn jetstream_answers(url: &str) -> bool {
+    match async_nats::connect(url).await {
+        Ok(client) => client.request("$JS.API.INFO", "".into()).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// What a daemon of the demo is told.
+pub struct Setting<'a> {
+    /// The database, as a user that may do what a daemon must.
+    pub database_url: &'a str,
+    /// The simulator.
+    pub base_url: &'a str,
+    /// Where its events go, if anywhere.
+    pub nats_url: Option<&'a str>,
+    /// What the simulator signs with.
+    pub webhook_secret: &'a str,
+    /// Where it serves /metrics.
+    pub listen: SocketAddr,
+    /// Where it serves the API, and takes webhooks.
+    pub api: SocketAddr,
+}
+
 /// The daemon, which can be killed and started again with the same configuration.
 pub struct Daemon {
     child: Child,
     config: PathBuf,
     log: PathBuf,
-    /// Where it serves /metrics.
-    pub listen: SocketAddr,
 }
 
 impl Daemon {
-    /// Starts one for `database_url` and the simulator at `base_url`.
-    pub fn start(dir: &Path, database_url: &str, base_url: &str) -> Result<Self, Error> {
-        let listen = free_address()?;
+    /// Starts one.
+    pub fn start(dir: &Path, setting: &Setting) -> Result<Self, Error> {
         let config = dir.join("paylatchd.toml");
-        let text = configuration(database_url, base_url, listen);
-        // It holds a password.
+        let text = setting.text();
+        // It holds a password and a secret.
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&config);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::io(config.display().to_string()))?;
         let log = dir.join("paylatchd.log");
         let child = spawn(run_command(&config)?, &log)?;
-        Ok(Self { child, config, log, listen })
+        Ok(Self { child, config, log })
     }
 
     /// SIGKILL: no goodbye. Returns once it is gone.
@@ -108,13 +181,21 @@ impl Daemon {
     }
 }
 
-fn configuration(database_url: &str, base_url: &str, listen: SocketAddr) -> String {
-    let endpoint = format!("base_url = \"{base_url}\"\nconnect_timeout_ms = 300\ncall_timeout_ms = 1000\n");
-    format!(
-        "[database]\nurl = \"{database_url}\"\n[driver]\nname = \"demo\"\nlease_ms = 3000\npoll_max_ms = 100\n\
-         [http]\nlisten = \"{listen}\"\n[wallet.sim]\nadapter = \"sim\"\n{endpoint}[wallet.bank]\nadapter = \"sim\"\n\
-         {endpoint}[business.shop]\nadapter = \"http\"\n{endpoint}"
-    )
+impl Setting<'_> {
+    fn text(&self) -> String {
+        let Self { database_url, base_url, webhook_secret, listen, api, .. } = self;
+        let endpoint = format!("base_url = \"{base_url}\"\nconnect_timeout_ms = 300\ncall_timeout_ms = 1000\n");
+        let relay = self.nats_url.map(|url| {
+            format!("[relay.nats]\nadapter = \"nats\"\nurl = \"{url}\"\nlease_ms = 3000\npublish_timeout_ms = 1000\n")
+        });
+        format!(
+            "[database]\nurl = \"{database_url}\"\n[driver]\nname = \"demo\"\nlease_ms = 3000\npoll_max_ms = 100\n\
+             [http]\nlisten = \"{listen}\"\n[api]\nlisten = \"{api}\"\n[wallet.sim]\nadapter = \"sim\"\n{endpoint}\
+             webhook_secrets = [\"{webhook_secret}\"]\n[wallet.bank]\nadapter = \"sim\"\n{endpoint}[business.shop]\n\
+             adapter = \"http\"\n{endpoint}{}",
+            relay.unwrap_or_default()
+        )
+    }
 }
 
 fn run_command(config: &Path) -> Result<Command, Error> {
@@ -141,7 +222,11 @@ fn spawn(mut command: Command, log: &Path) -> Result<Child, Error> {
     command.process_group(0).kill_on_drop(true).spawn().map_err(Error::io("start a child of this program"))
 }
 
-fn free_address() -> Result<SocketAddr, Error> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    listener.map_err(Error::io("find a free port"))
+/// Three free ports of this machine.
+pub fn free_addresses() -> Result<[SocketAddr; 3], Error> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("find a free port"));
+    // All are held before the first is let go, so that they differ.
+    let held = [bind()?, bind()?, bind()?];
+    let address = |at: usize| held[at].local_addr().map_err(Error::io("find a free port"));
+    Ok([address(0)?, address(1)?, address(2)?])
 }

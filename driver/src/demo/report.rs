@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use paylatch_core::flow::Status;
 use paylatch_core::money;
 
-use super::compare::{Comparison, Money};
+use super::after_sale::{AfterSale, Raced};
+use super::compare::{Comparison, Money, Refund};
+use super::judge::Count;
 use crate::cli::table::{number, table};
 use crate::db::{LostAnswers, Standing};
 use crate::simulate::{Effects, Op};
@@ -27,14 +29,17 @@ impl Progress {
         Self { begun, in_place: std::io::stdout().is_terminal(), last_line: None }
     }
 
-    /// Shows how many payments stand where.
-    pub fn show(&mut self, created: usize, standing: &[Standing]) {
+    /// Shows how many payments stand where, and what else is on its way.
+    pub fn show(&mut self, created: usize, standing: &[Standing], rest: &str) {
         let counts = Status::ALL.iter().map(|status| format!("{status} {}", count(standing, *status)));
         let frozen: i64 = standing.iter().filter(|s| s.frozen).map(|s| s.flows).sum();
         let mut line = format!("{:>5.1} s  {created} created: ", self.begun.elapsed().as_secs_f64());
         line.push_str(&counts.collect::<Vec<_>>().join("  "));
         if frozen > 0 {
             line.push_str(&format!("  ({frozen} wait for a person)"));
+        }
+        if !rest.is_empty() {
+            line.push_str(&format!("  and {rest}"));
         }
         if self.in_place {
             print!("\r\x1b[K{line}");
@@ -54,7 +59,7 @@ impl Progress {
     /// Leaves the last line standing.
     pub fn done(&mut self, created: usize, standing: &[Standing]) {
         self.last_line = None;
-        self.show(created, standing);
+        self.show(created, standing, "");
         if self.in_place {
             println!();
         }
@@ -84,8 +89,8 @@ pub fn standing_table(standing: &[Standing]) {
     println!("\nWhere the payments ended\n{}", shown.trim_fmt());
 }
 
-/// The wallet's own count beside the database's.
-pub fn comparison_table(found: &Comparison) {
+/// The money that moved, by currency.
+pub fn money_table(found: &Comparison) {
     let mut shown = table(&["", "by the wallet's count", "by the database"]);
     for (what, wallet, database) in [
         ("charged", &found.wallet_charged, &found.database_charged),
@@ -97,17 +102,32 @@ pub fn comparison_table(found: &Comparison) {
         }
     }
     println!("\nThe customers' money\n{}", shown.trim_fmt());
-    println!(
-        "{} payments compared one by one with the wallet's count: {} differ. Most charges under one number: {}; most \
-         refunds: {}.",
-        found.compared,
-        found.differences.len(),
-        found.most_charges,
-        found.most_refunds
-    );
-    for difference in found.differences.iter().take(20) {
+}
+
+/// Everything that was counted in two places, and where the two do not agree.
+pub fn counts_table(counts: &[Count]) {
+    let mut shown = table(&["counted twice", "outside", "in the database", "differ"]);
+    for Count { what, there, here, differences } in counts {
+        shown.add_row(vec![(*what).into(), there.into(), here.into(), number(differences.len())]);
+    }
+    println!("\n{}", shown.trim_fmt());
+    for difference in counts.iter().flat_map(|count| count.differences.iter().take(10)) {
         println!("  {difference}");
     }
+}
+
+/// What customers asked for after they had paid.
+pub fn after_sale(customers: &AfterSale, raced: &Raced, refunds: &[Refund]) {
+    let failed = refunds.iter().filter(|refund| refund.status == "FAILED").count();
+    println!(
+        "Of those who had paid, {} asked for money back, {} asked twice under one key, and for {} payments {} requests raced\n\
+         each other. {} refunds came of all that; the wallet refused {failed} of them.",
+        customers.once,
+        customers.twice,
+        raced.races,
+        raced.requests,
+        refunds.len()
+    );
 }
 
 fn amount(money: &Money, currency: &str) -> String {

@@ -115,7 +115,7 @@ impl SimAdmin {
         self.send(self.client.post(self.url("webhooks")).json(&setting)).await.map(drop)
     }
 
-    /// How many webhooks wait, and how many were delivered.
+    /// How many webhooks there are, wait and were delivered.
     ///
     /// # Errors
     /// See [`SimAdminError`].

@@ -56,15 +56,23 @@ pub struct NoticeBook {
     pending: BTreeMap<u64, Pending>,
     next_no: u64,
     delivered: u64,
+    forged_refused: u64,
+    forged_taken: u64,
 }
 
 /// How the queue stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoticeCount {
+    /// All that were ever to be delivered.
+    pub told: u64,
     /// Still to be delivered.
     pub pending: u64,
     /// Copies that were answered 2xx.
     pub delivered: u64,
+    /// Forged copies that were answered 401, since the simulator started.
+    pub forged_refused: u64,
+    /// Forged copies that were answered 2xx, which should not be.
+    pub forged_taken: u64,
 }
 
 impl NoticeBook {
@@ -75,7 +83,13 @@ impl NoticeBook {
 
     /// How it stands.
     pub fn count(&self) -> NoticeCount {
-        NoticeCount { pending: self.pending.len() as u64, delivered: self.delivered }
+        NoticeCount {
+            told: self.next_no,
+            pending: self.pending.len() as u64,
+            delivered: self.delivered,
+            forged_refused: self.forged_refused,
+            forged_taken: self.forged_taken,
+        }
     }
 
     /// Makes an entry true.
@@ -116,6 +130,15 @@ impl NoticeBook {
         self.pending.values().filter(|pending| !pending.is_out).map(|pending| pending.notice.due_at_ms).min()
     }
 
+    /// A forged copy was answered.
+    pub const fn forged_came_back(&mut self, taken: bool) {
+        if taken {
+            self.forged_taken += 1;
+        } else {
+            self.forged_refused += 1;
+        }
+    }
+
     /// A try is over; copies that were not delivered are tried again, later each time.
     pub fn came_back(&mut self, notice_no: u64, now_ms: i64) {
         if let Some(pending) = self.pending.get_mut(&notice_no) {
@@ -153,7 +176,9 @@ mod tests {
         book.came_back(0, 10);
         assert_eq!(book.next_due_at_ms(), Some(110));
         book.apply(NoticeEntry::Delivered { notice_no: 0 });
-        assert_eq!(book.count(), NoticeCount { pending: 0, delivered: 2 });
+        book.forged_came_back(false);
+        let count = NoticeCount { told: 1, pending: 0, delivered: 2, forged_refused: 1, forged_taken: 0 };
+        assert_eq!(book.count(), count);
         assert_eq!(book.next_no(), 1);
     }
 

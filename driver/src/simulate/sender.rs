@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use paylatch_core::signature::Key;
-use reqwest::Client;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use super::notice_book::Notice;
@@ -56,16 +56,21 @@ async fn deliver(client: Client, shared: Arc<Shared>, target: Arc<WebhookTarget>
     if notice.forged
         && let Some(stranger) = Key::from_bytes(&STRANGERS_KEY)
     {
-        post(&client, &target.url, &[stranger], &notice).await;
+        match post(&client, &target.url, &[stranger], &notice).await {
+            Some(StatusCode::UNAUTHORIZED) => shared.lock().forged_came_back(false),
+            Some(status) if status.is_success() => shared.lock().forged_came_back(true),
+            // Nobody was there, or had no time to look.
+            _ => {}
+        }
     }
     let copies = (0..notice.copies).map(|_| post(&client, &target.url, &target.keys, &notice));
-    let delivered = join_all(copies).await.into_iter().filter(|taken| *taken).count();
+    let delivered = join_all(copies).await.into_iter().filter(|status| status.is_some_and(|s| s.is_success())).count();
     shared.lock().notice_came_back(notice_no, delivered);
     shared.queued().notify_one();
 }
 
-/// Whether it was answered 2xx.
-async fn post(client: &Client, url: &str, keys: &[Key], notice: &Notice) -> bool {
+/// What it was answered, if it was.
+async fn post(client: &Client, url: &str, keys: &[Key], notice: &Notice) -> Option<StatusCode> {
     let at = clock::now().unix_timestamp();
     let signatures: Vec<_> = keys.iter().map(|key| key.sign(&notice.event_id, at, notice.body.as_bytes())).collect();
     let request = client
@@ -75,5 +80,5 @@ async fn post(client: &Client, url: &str, keys: &[Key], notice: &Notice) -> bool
         .header("webhook-timestamp", at)
         .header("webhook-signature", signatures.join(" "))
         .body(notice.body.clone());
-    request.send().await.is_ok_and(|response| response.status().is_success())
+    request.send().await.ok().map(|response| response.status())
 }

@@ -240,7 +240,12 @@ impl World {
         self.notices.came_back(notice_no, now_ms);
     }
 
-    /// How many webhooks wait, and how many were delivered.
+    /// A forged copy was answered, with 2xx or with a refusal.
+    pub const fn forged_came_back(&mut self, taken: bool) {
+        self.notices.forged_came_back(taken);
+    }
+
+    /// How many webhooks there are, wait and were delivered.
     pub fn notice_count(&self) -> NoticeCount {
         self.notices.count()
     }
