@@ -31,7 +31,8 @@ create table paylatch.pay_order (
         constraint order_refunded_not_negative check (refunded_amount >= 0),
     attempt_count integer not null default 0,
     status paylatch.order_status not null default 'PENDING',
-    constraint one_order_per_target unique (merchant_id, scene, user_id, biz_key)
+    -- What differs most comes first: an entry is found after fewer comparisons.
+    constraint one_order_per_target unique (user_id, biz_key, scene, merchant_id)
 ) with (fillfactor = 45);
 comment on table paylatch.pay_order is 'The business target, long-lived. A projection of its attempts: only their triggers change it.';
 
@@ -159,9 +160,9 @@ create index dispute_open on paylatch.dispute (flow_id) where state = 'OPEN';
 
 create table paylatch.job (
     ref_id bigint not null,
-    kind text not null constraint job_kind_known check (kind in ('flow', 'refund', 'inquiry')),
-    channel text not null,
-    lane text not null constraint lane_known check (lane in ('new', 'ask', 'biz', 'refund')),
+    kind text collate "C" not null constraint job_kind_known check (kind in ('flow', 'refund', 'inquiry')),
+    channel text collate "C" not null,
+    lane text collate "C" not null constraint lane_known check (lane in ('new', 'ask', 'biz', 'refund')),
     due_at timestamptz not null,
     leased_at timestamptz,
     lease_token bigint,
@@ -169,7 +170,7 @@ create table paylatch.job (
     lease_holder text,
     action text,
     tries integer,
-    primary key (kind, ref_id)
+    primary key (ref_id, kind)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.0, autovacuum_analyze_threshold = 50000);
 comment on table paylatch.job is 'The queue, and the index of unfinished work: one row per unfinished flow or refund, and per inquiry about a flow that ended as not charged. While leased, due_at is the lease''s end.';
@@ -184,9 +185,9 @@ create trigger t10_guard before insert or update or delete on paylatch.pay_flow
 create trigger t11_no_truncate before truncate on paylatch.pay_flow
     for each statement execute function paylatch.refuse_truncate();
 create trigger t50_log_insert after insert on paylatch.pay_flow referencing new table as new_row
-    for each statement execute function paylatch.on_flow_insert_log();
+    for each statement execute function paylatch.journal();
 create trigger t50_log_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
-    for each statement execute function paylatch.on_flow_update_log();
+    for each statement execute function paylatch.journal();
 create trigger t60_aside_update after update on paylatch.pay_flow referencing old table as old_row new table as new_row
     for each statement execute function paylatch.on_flow_update_aside();
 create trigger t70_order_insert after insert on paylatch.pay_flow referencing new table as new_row
@@ -210,9 +211,9 @@ create trigger t10_guard before insert or update or delete on paylatch.refund
 create trigger t11_no_truncate before truncate on paylatch.refund
     for each statement execute function paylatch.refuse_truncate();
 create trigger t50_log after insert on paylatch.refund referencing new table as new_row
-    for each statement execute function paylatch.on_refund_insert_log();
+    for each statement execute function paylatch.journal();
 create trigger t50_log_update after update on paylatch.refund referencing old table as old_row new table as new_row
-    for each statement execute function paylatch.on_refund_update_log();
+    for each statement execute function paylatch.journal();
 create trigger t60_held_insert after insert on paylatch.refund referencing new table as new_row
     for each statement execute function paylatch.on_refund_insert_held();
 create trigger t60_aside_update after update on paylatch.refund referencing old table as old_row new table as new_row

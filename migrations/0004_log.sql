@@ -16,7 +16,7 @@ create table paylatch.transition_log (
     request_id text,
     frozen_reason text,
     hash bytea not null,
-    primary key (kind, ref_id, version, at)
+    primary key (ref_id, version, kind, at)
 ) partition by range (at);
 comment on table paylatch.transition_log is 'Append-only: one row per version of a flow or refund. hash covers the row and the hash before it.';
 comment on column paylatch.transition_log.source is 'API, WEBHOOK, SCANNER, DRIVER, OPERATOR or RECON.';

@@ -33,8 +33,10 @@ create trigger t10_guard before update or delete on paylatch.outbox
 create trigger t11_no_truncate before truncate on paylatch.outbox
     for each statement execute function paylatch.refuse_truncate();
 alter table paylatch.outbox enable always trigger t10_guard;
+create trigger t90_outbox_insert after insert on paylatch.pay_order referencing new table as new_row
+    for each statement execute function paylatch.journal();
 create trigger t90_outbox after update on paylatch.pay_order referencing old table as old_row new table as new_row
-    for each statement execute function paylatch.on_order_update_event();
+    for each statement execute function paylatch.journal();
 
 create table paylatch.outbox_policy (
     only_row boolean primary key default true constraint one_outbox_policy check (only_row),

@@ -5,6 +5,7 @@
 //! columns is checked all the same.
 
 use std::ffi::CStr;
+use std::str::FromStr;
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -44,6 +45,26 @@ impl Fields {
                 error!("a row of {columns} columns was expected, {} came: update the extension", fields.values.len());
             }
             Some(fields)
+        }
+    }
+
+    /// Takes each element of an array of composites apart; NULL is no element.
+    ///
+    /// # Safety
+    /// `datum` must be an array of composites with `columns` columns, living at least as long as the fields are read.
+    pub unsafe fn of_array(datum: Option<pg_sys::Datum>, columns: usize) -> Vec<Self> {
+        let Some(datum) = datum else { return Vec::new() };
+        // SAFETY: the caller says that it is an array of composites, which are varlenas aligned as doubles.
+        unsafe {
+            let array: *mut pg_sys::ArrayType = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast();
+            let (mut elements, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+            let kind = (*array).elemtype;
+            let align = pg_sys::TYPALIGN_DOUBLE as std::ffi::c_char;
+            pg_sys::deconstruct_array(array, kind, -1, false, align, &raw mut elements, &raw mut nulls, &raw mut count);
+            (0..count as usize)
+                .filter(|at| !*nulls.add(*at))
+                .filter_map(|at| Self::of_composite(Some(*elements.add(at)), columns))
+                .collect()
         }
     }
 
@@ -145,16 +166,48 @@ impl<T: IntoColumn> IntoColumn for Option<T> {
     }
 }
 
+/// A row to be built.
+pub type Columns<const N: usize> = [Option<pg_sys::Datum>; N];
+
+/// Builds the array of composites that the called function returns.
+///
+/// # Safety
+/// `fcinfo` must belong to a call of a function whose declared result is an array of composites with exactly these columns.
+pub unsafe fn compose_all<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, rows: &[Columns<N>]) -> pg_sys::Datum {
+    // SAFETY: the shape is that of the array's elements, as the catalog declares the function's result.
+    unsafe {
+        let kind = pg_sys::get_element_type(pg_sys::get_fn_expr_rettype((*fcinfo).flinfo));
+        let shape = pg_sys::lookup_rowtype_tupdesc(kind, -1);
+        if (*shape).natts as usize != N {
+            error!("the result's type does not have {N} columns: update the extension");
+        }
+        let mut elements: Vec<pg_sys::Datum> = rows.iter().map(|columns| row(shape, columns)).collect();
+        if (*shape).tdrefcount >= 0 {
+            pg_sys::DecrTupleDescRefCount(shape);
+        }
+        let align = pg_sys::TYPALIGN_DOUBLE as std::ffi::c_char;
+        let array = pg_sys::construct_array(elements.as_mut_ptr(), rows.len() as i32, kind, -1, false, align);
+        pg_sys::Datum::from(array)
+    }
+}
+
+/// # Safety
+/// The columns must be of that shape.
+unsafe fn row<const N: usize>(shape: pg_sys::TupleDesc, columns: &Columns<N>) -> pg_sys::Datum {
+    let mut nulls = columns.map(|column| column.is_none());
+    let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::from(0)));
+    // SAFETY: the caller says that columns and shape agree.
+    unsafe {
+        let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+        pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)
+    }
+}
+
 /// Builds the composite that the called function returns.
 ///
 /// # Safety
 /// `fcinfo` must belong to a call of a function whose declared result is a composite with exactly these columns.
-pub unsafe fn compose<const N: usize>(
-    fcinfo: pg_sys::FunctionCallInfo,
-    columns: [Option<pg_sys::Datum>; N],
-) -> pg_sys::Datum {
-    let mut nulls = columns.map(|column| column.is_none());
-    let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::from(0)));
+pub unsafe fn compose<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, columns: Columns<N>) -> pg_sys::Datum {
     // SAFETY: the shape is the one that the catalog declares for this function.
     unsafe {
         let mut shape: pg_sys::TupleDesc = std::ptr::null_mut();
@@ -162,9 +215,7 @@ pub unsafe fn compose<const N: usize>(
         if class != pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE || (*shape).natts as usize != N {
             error!("the result's type does not have {N} columns: update the extension");
         }
-        let shape = pg_sys::BlessTupleDesc(shape);
-        let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-        pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)
+        row(pg_sys::BlessTupleDesc(shape), &columns)
     }
 }
 
@@ -207,4 +258,16 @@ pub(crate) use pg_function;
 pub unsafe fn name_of(name: *const std::ffi::c_char) -> String {
     // SAFETY: as the caller says.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// What the caller's SQL always gives.
+pub fn required<T>(value: Option<T>, name: &str) -> T {
+    value.unwrap_or_else(|| error!("{name} must not be null"))
+}
+
+/// A word of ours; 22023 for any other.
+pub fn word<T: FromStr<Err: std::fmt::Display>>(text: Option<&str>, name: &str) -> T {
+    T::from_str(required(text, name)).unwrap_or_else(|unknown| {
+        ereport!(ERROR, PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("{name}: {unknown}"));
+    })
 }

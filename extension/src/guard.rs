@@ -2,14 +2,8 @@
 //!
 //! They run for commands and for a hand-written `update` alike, also under `session_replication_role = replica`
 //! (migrations enable them ALWAYS). A guard looks at one row and decides from it alone; what concerns several rows is
-//! done by the statement triggers in `sql/effects.sql`.
-//!
-//! Columns are found by name once per relation and session, then read by position: reading each by name costs more than
-//! all the checks together.
+//! done by the statement triggers in `sql/effects.sql` and `journal.rs`.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
 use std::str::FromStr;
 
 use pgrx::pg_sys;
@@ -20,7 +14,8 @@ use paylatch_core::log_hash::{self, Entry};
 use paylatch_core::order_no::Names;
 use paylatch_core::{order, order_no, refund};
 
-use crate::composite::{Fields, IntoColumn, name_of, pg_function};
+use crate::composite::{Fields, IntoColumn, pg_function};
+use crate::shape::{Shape, shape_of};
 use crate::{rules, settings};
 
 pg_function!(pg_finfo_paylatch_guard_flow, paylatch_guard_flow, |fcinfo| guard(fcinfo, flow));
@@ -74,23 +69,8 @@ const REFUND_FROZEN: &[&str] = &[
     "created_at",
 ];
 
-/// Where a relation's columns stand.
-struct Shape {
-    names: Vec<String>,
-    by_value: Vec<(bool, i16)>,
-}
-
-impl Shape {
-    fn at(&self, name: &str) -> usize {
-        self.names.iter().position(|column| column == name).unwrap_or_else(|| {
-            error!("the guarded table has no column {name}: run `paylatchd migrate`");
-        })
-    }
-}
-
 /// One row on its way in.
 struct Change<'a> {
-    table: String,
     shape: &'a Shape,
     old: Option<Fields>,
     new: Option<Fields>,
@@ -135,14 +115,14 @@ impl Change<'_> {
         let id = row.and_then(|row| row.i64(0)).unwrap_or(0);
         let version = row.map(|row| self.shape.names.iter().position(|c| c == "version").and_then(|at| row.i64(at)));
         let version = version.flatten().unwrap_or(0);
-        let detail = format!(r#"{{"rule":{rule},"table":"{}","id":{id},"version":{version}}}"#, self.table);
+        let detail = format!(r#"{{"rule":{rule},"table":"{}","id":{id},"version":{version}}}"#, self.shape.table);
         ereport!(ERROR, PgSqlErrorCode::ERRCODE_CHECK_VIOLATION, format!("paylatch rule {rule}: {why}"), detail);
     }
 
     fn refuse_unless_same(&self, rule: u8, frozen: impl Iterator<Item = usize>) {
         for column in frozen {
             if !self.same(column) {
-                self.refuse(rule, &format!("{}.{} never changes", self.table, self.shape.names[column]));
+                self.refuse(rule, &format!("{}.{} never changes", self.shape.table, self.shape.names[column]));
             }
         }
     }
@@ -171,9 +151,8 @@ unsafe fn guard(fcinfo: pg_sys::FunctionCallInfo, check: fn(&mut Change<'_>)) ->
             pg_sys::TRIGGER_EVENT_UPDATE => (Some((*data).tg_trigtuple), Some((*data).tg_newtuple)),
             _ => (Some((*data).tg_trigtuple), None),
         };
-        let shape = shape_of((*relation).rd_id, descriptor);
+        let shape = shape_of(relation);
         let mut change = Change {
-            table: name_of((*(*relation).rd_rel).relname.data.as_ptr()),
             shape: &shape,
             old: old.map(|tuple| Fields::of_tuple(tuple, descriptor)),
             new: new.map(|tuple| Fields::of_tuple(tuple, descriptor)),
@@ -190,30 +169,6 @@ unsafe fn guard(fcinfo: pg_sys::FunctionCallInfo, check: fn(&mut Change<'_>)) ->
             _ => pg_sys::Datum::from((*data).tg_trigtuple),
         }
     }
-}
-
-thread_local! {
-    static SHAPES: RefCell<HashMap<pg_sys::Oid, Rc<Shape>>> = RefCell::new(HashMap::new());
-}
-
-/// The relation's columns, remembered per session until their number changes.
-unsafe fn shape_of(relation: pg_sys::Oid, descriptor: pg_sys::TupleDesc) -> Rc<Shape> {
-    // SAFETY: the descriptor belongs to the open relation of the trigger.
-    let columns = unsafe { (*descriptor).attrs.as_slice((*descriptor).natts as usize) };
-    SHAPES.with_borrow_mut(|shapes| {
-        if let Some(shape) = shapes.get(&relation)
-            && shape.names.len() == columns.len()
-        {
-            return Rc::clone(shape);
-        }
-        let shape = Rc::new(Shape {
-            // SAFETY: catalog names end with NUL.
-            names: columns.iter().map(|column| unsafe { name_of(column.attname.data.as_ptr()) }).collect(),
-            by_value: columns.iter().map(|column| (column.attbyval, column.attlen)).collect(),
-        });
-        shapes.insert(relation, Rc::clone(&shape));
-        shape
-    })
 }
 
 /// Whether two values of one column are the same bytes. A column that an update does not touch keeps its bytes.
@@ -323,8 +278,12 @@ fn order(change: &mut Change<'_>) {
         (Some(_), None) => change.refuse(5, "an order is never deleted"),
         (None, _) => {
             let new = change.after();
-            if parsed::<order::Status>(change, new) != order::Status::Pending || change.i64(new, "version") != 0 {
-                change.refuse(5, "an order begins as PENDING with version 0");
+            match (parsed(change, new), change.i64(new, "version")) {
+                (order::Status::Pending, 0) => {}
+                // Its first attempt comes in the same statement, and is refused if it is not this one.
+                (order::Status::Processing, 1) if settings::in_command() && begins_with_an_attempt(change) => {}
+                _ => change
+                    .refuse(5, "an order begins as PENDING with version 0, or in a command with its first attempt"),
             }
             let now = settings::now();
             change.set("created_at", now);
@@ -341,6 +300,11 @@ fn order(change: &mut Change<'_>) {
             change.set("updated_at", settings::now().max(change.i64(change.before(), "updated_at")));
         }
     }
+}
+
+fn begins_with_an_attempt(change: &Change<'_>) -> bool {
+    let new = change.after();
+    change.i64(new, "attempt_count") == 1 && new.datum(change.shape.at("live_flow_id")).is_some()
 }
 
 fn refund(change: &mut Change<'_>) {
@@ -399,7 +363,7 @@ fn refund_update(change: &mut Change<'_>) {
 
 fn append_only(change: &mut Change<'_>) {
     if change.old.is_some() {
-        let rule = if change.table.starts_with("idempotency_key") { 8 } else { 9 };
-        change.refuse(rule, &format!("{} is append-only", change.table));
+        let rule = if change.shape.table.starts_with("idempotency_key") { 8 } else { 9 };
+        change.refuse(rule, &format!("{} is append-only", change.shape.table));
     }
 }

@@ -1,18 +1,23 @@
 //! The paylatch extension: code only, no data.
 //!
 //! Rules are Rust and come from `paylatch-core`; data is moved by the commands in `sql/`, in sets. This file only lists
-//! the parts: the SQL faces of the rules ([`rules`]), the step function ([`engine`]), the row guards ([`guard`]) and the
-//! SQL files in the order in which they are run.
+//! the parts: the SQL faces of the rules ([`rules`]), the planned steps of a set ([`steps`]), a channel's budget
+//! ([`budgets`]), where claims begin to look ([`look`]), the row guards ([`guard`]) and the SQL files in the order in which they are run.
 //!
 //! Invariant: no member of the extension holds data, so dropping or upgrading it can lose no payment.
 
 use pgrx::prelude::*;
 
+mod budgets;
+mod bulk;
 mod composite;
-mod engine;
 mod guard;
+mod journal;
+mod look;
 mod rules;
 mod settings;
+mod shape;
+mod steps;
 
 ::pgrx::pg_module_magic!(name, version);
 

@@ -88,7 +88,7 @@ fn client_status(flow_status: &str, frozen: bool) -> &'static str {
 
 #[pg_extern(immutable, parallel_safe, strict)]
 fn lane_of(flow_status: &str) -> &'static str {
-    crate::engine::lane(status(flow_status))
+    crate::steps::lane(status(flow_status))
 }
 
 #[pg_extern(immutable, parallel_safe, strict)]
@@ -242,6 +242,24 @@ fn is_evidence(action: Option<&str>, outcome: Option<&str>) -> bool {
 #[pg_extern(immutable, parallel_safe, strict)]
 fn is_wallet_action(action: &str) -> bool {
     Action::from_str(action).is_ok_and(Action::is_wallet)
+}
+
+/// What an event is called: what became of a flow, order or refund, or that it stopped or goes on where it stands. NULL: a
+/// version that is no news outside (a repeated question, a wish to cancel).
+#[pg_extern(immutable, parallel_safe)]
+pub fn event_type(
+    kind: &str,
+    from_status: Option<&str>,
+    to_status: &str,
+    was_frozen: bool,
+    frozen: bool,
+) -> Option<String> {
+    match (was_frozen, frozen) {
+        _ if from_status != Some(to_status) => Some(format!("{kind}.{}", to_status.to_ascii_lowercase())),
+        (false, true) => Some(format!("{kind}.frozen")),
+        (true, false) => Some(format!("{kind}.resumed")),
+        _ => None,
+    }
 }
 
 /// Whether a row's newest answer brought the wallet's own reference, so that its log row names it.

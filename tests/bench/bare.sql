@@ -9,18 +9,26 @@ create sequence bare.flow_id_seq;
 create sequence bare.lease_token_seq;
 create sequence bare.outbox_id_seq;
 
-create table bare.pay_order (like paylatch.pay_order including defaults, primary key (order_id),
-    unique (merchant_id, scene, user_id, biz_key)) with (fillfactor = 45);
-create table bare.pay_flow (like paylatch.pay_flow including defaults, primary key (flow_id),
-    unique (order_id, attempt_no)) with (fillfactor = 30);
-create table bare.job (like paylatch.job including defaults, primary key (kind, ref_id)) with (fillfactor = 70,
-    autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-create index on bare.job (channel, lane, due_at);
-create table bare.transition_log (like paylatch.transition_log including defaults, primary key (kind, ref_id, version, at));
-create index on bare.transition_log using brin (at);
-create table bare.outbox (like paylatch.outbox);
+-- The same tables: columns, constraints, indexes, fill factors, partitions. Only the triggers are missing.
+create table bare.pay_order (like paylatch.pay_order including all) with (fillfactor = 45);
+create table bare.pay_flow (like paylatch.pay_flow including all) with (fillfactor = 30);
+create table bare.job (like paylatch.job including all) with (fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.0, autovacuum_analyze_threshold = 50000);
+create table bare.transition_log (like paylatch.transition_log including all) partition by range (at);
+create table bare.outbox (like paylatch.outbox including all) partition by range (at);
+create table bare.idempotency_key (like paylatch.idempotency_key including all) partition by range (created_at);
 alter table bare.outbox alter outbox_id set default nextval('bare.outbox_id_seq');
-create index on bare.outbox (outbox_id);
+do $$
+declare
+    v record;
+begin
+    for v in select p.relname as parent, c.relname as child, pg_get_expr(c.relpartbound, c.oid) as bound
+             from pg_inherits i join pg_class p on p.oid = i.inhparent join pg_class c on c.oid = i.inhrelid
+             where p.oid in ('paylatch.transition_log'::regclass, 'paylatch.outbox'::regclass, 'paylatch.idempotency_key'::regclass) loop
+        execute format('create table bare.%I partition of bare.%I %s', v.child, v.parent, v.bound);
+    end loop;
+end $$;
 
 create function bare.create_set(p_scene text, p_user_base bigint, p_size integer) returns void language sql as $$
     with o as (

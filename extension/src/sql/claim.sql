@@ -5,42 +5,55 @@
 -- Considered for picking due jobs: one statement over all channels with a lateral per lane (an idle claim then costs as
 -- much as a busy one), and `update ... returning` without the lock first (it waits for rows others hold).
 
-create type paylatch.picked as (flows bigint[], refunds bigint[], inquiries bigint[]);
+-- What a claim took, by kind. upto: of the lanes refund, ask, new and biz, before which due time none is left; null: not known.
+create type paylatch.picked as (flows bigint[], refunds bigint[], inquiries bigint[], upto timestamptz[]);
 
 -- Due jobs of one channel: refunds up to their share, then questions, then new charges with a quarter kept for them,
--- then business, which spends no wallet budget.
+-- then business, which spends no wallet budget. Always by index, whatever the planner makes of a table that was empty a
+-- moment ago; and from where there may be something, since jobs that are gone stay in the index for as long as anyone
+-- holds a snapshot (look.rs).
 create function paylatch.pick_jobs(
     p_channel text, p_now timestamptz, p_wallet integer, p_refunds_first integer, p_questions_only boolean,
-    p_business integer) returns paylatch.picked language sql volatile as $$
+    p_business integer, p_from timestamptz[]) returns paylatch.picked language plpgsql
+    set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    v_picked paylatch.picked;
+begin
     with refund as (
-        select kind, ref_id from paylatch.job
-        where channel = p_channel and lane = 'refund' and due_at <= p_now
+        select kind, ref_id, due_at from paylatch.job
+        where channel = p_channel and lane = 'refund' and due_at > p_from[1] and due_at <= p_now
         order by due_at limit case when p_questions_only then p_wallet else p_refunds_first end
         for update skip locked
     ), ask as (
-        select kind, ref_id from paylatch.job
-        where channel = p_channel and lane = 'ask' and due_at <= p_now
+        select kind, ref_id, due_at from paylatch.job
+        where channel = p_channel and lane = 'ask' and due_at > p_from[2] and due_at <= p_now
         order by due_at limit (p_wallet - (select count(*) from refund)) * case when p_questions_only then 1.0 else 0.75 end
         for update skip locked
     ), new as (
-        select ref_id from paylatch.job
-        where channel = p_channel and lane = 'new' and due_at <= p_now and not p_questions_only
+        select ref_id, due_at from paylatch.job
+        where channel = p_channel and lane = 'new' and due_at > p_from[3] and due_at <= p_now and not p_questions_only
         order by due_at limit p_wallet - (select count(*) from refund) - (select count(*) from ask)
         for update skip locked
     ), biz as (
-        select ref_id from paylatch.job
-        where channel = p_channel and lane = 'biz' and due_at <= p_now
+        select ref_id, due_at from paylatch.job
+        where channel = p_channel and lane = 'biz' and due_at > p_from[4] and due_at <= p_now
         order by due_at limit p_business
         for update skip locked
     ), other as (
         select kind, ref_id from refund union all select kind, ref_id from ask
     )
-    select row (array(select ref_id from other where kind = 'flow' union all select ref_id from new union all select ref_id from biz),
-                array(select ref_id from other where kind = 'refund'),
-                array(select ref_id from other where kind = 'inquiry'))::paylatch.picked
-$$;
-comment on function paylatch.pick_jobs(text, timestamptz, integer, integer, boolean, integer) is
-    'Locks due jobs of a channel, SKIP LOCKED, lane by lane within the budget; returns the ids of their flows and refunds, and of the flows inquired about.';
+    select array(select ref_id from other where kind = 'flow' union all select ref_id from new union all select ref_id from biz),
+           array(select ref_id from other where kind = 'refund'),
+           array(select ref_id from other where kind = 'inquiry'),
+           array[(select coalesce(min(due_at), case when (case when p_questions_only then p_wallet else p_refunds_first end) > 0 then p_now end) from refund),
+                 (select coalesce(min(due_at), case when p_wallet > (select count(*) from refund) then p_now end) from ask),
+                 (select coalesce(min(due_at), case when p_wallet > (select count(*) from other) and not p_questions_only then p_now end) from new),
+                 (select coalesce(min(due_at), case when p_business > 0 then p_now end) from biz)]
+    into v_picked;
+    return v_picked;
+end $$;
+comment on function paylatch.pick_jobs(text, timestamptz, integer, integer, boolean, integer, timestamptz[]) is
+    'Locks due jobs of a channel, SKIP LOCKED, lane by lane within the budget; returns the ids of their flows and refunds, and of the flows inquired about. p_from: of the lanes refund, ask, new and biz, after which due time to look.';
 
 -- The one job of one flow, if it is due and its lane has a call left.
 create function paylatch.pick_flow(
@@ -52,14 +65,14 @@ create function paylatch.pick_flow(
           and (j.lane = 'biz' or (p_wallet > 0 and not (p_questions_only and j.lane = 'new')))
         for update skip locked
     )
-    select row (array(select ref_id from one), '{}', '{}')::paylatch.picked
+    select row (array(select ref_id from one), '{}', '{}', null)::paylatch.picked
 $$;
 comment on function paylatch.pick_flow(bigint, text, timestamptz, integer, boolean) is 'pick_jobs for one flow alone.';
 
 -- One channel's part of a claim.
 create function paylatch.claim_channel(
     p_channel text, p_now timestamptz, p_max integer, p_lease_ms integer, p_holder text, p_flow_id bigint default null)
-    returns setof paylatch.planned language plpgsql as $$
+    returns paylatch.planned[] language plpgsql as $$
 declare
     v record;
     v_limits paylatch.limits;
@@ -69,9 +82,10 @@ declare
     v_wallet integer := p_max;
     v_refunds integer := p_max;
     v_picked paylatch.picked;
-    v_ids bigint[];
+    v_flows paylatch.flow_facts[];
     v_refund_ids bigint[] := '{}';
     v_leased integer := 0;
+    v_probing text[];
     v_plan paylatch.planned[];
     v_calls integer;
 begin
@@ -84,6 +98,10 @@ begin
     v_limits := v.limits;
     v_paced := coalesce(v.paced, false);
     if v_paced then
+        -- Nothing is spent, and no breaker moves, while nothing is due.
+        if not exists (select from paylatch.job j where j.channel = p_channel and j.lane in ('new', 'ask', 'biz', 'refund') and j.due_at <= p_now) then
+            return '{}';
+        end if;
         select row (s.breaker, s.failures, s.moved_at, s.probes_left, s.tokens_milli, s.filled_at, s.in_flight)::paylatch.breaker as state
         into v from paylatch.channel_state s where s.channel = p_channel for update skip locked;
         if found then
@@ -102,30 +120,33 @@ begin
     end if;
 
     if p_flow_id is null then
-        v_picked := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max);
+        v_picked := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max,
+                                       paylatch.look_from(p_channel, p_now));
+        perform paylatch.looked(p_channel, v_picked.upto, cardinality(v_picked.flows) + cardinality(v_picked.refunds) + cardinality(v_picked.inquiries));
     else
         v_picked := paylatch.pick_flow(p_flow_id, p_channel, p_now, v_wallet, coalesce(v_grant.questions_only, false));
     end if;
-    v_ids := array(select f.flow_id from paylatch.pay_flow f where f.flow_id = any (v_picked.flows)
-                   order by f.flow_id for update skip locked);
+    v_flows := paylatch.lock_flows(v_picked.flows, true);
     if cardinality(v_picked.refunds) > 0 then
         v_refund_ids := array(select r.refund_id from paylatch.refund r where r.refund_id = any (v_picked.refunds)
                               order by r.refund_id for update skip locked);
     end if;
     if v_paced and v_limits.max_in_flight is not null then
         v_leased := (select count(*) from paylatch.job j
-                     where ((j.kind = 'flow' and j.ref_id = any (v_ids)) or (j.kind = 'refund' and j.ref_id = any (v_refund_ids))
+                     where ((j.kind = 'flow' and j.ref_id in (select f.flow_id from unnest(v_flows) f)) or (j.kind = 'refund' and j.ref_id = any (v_refund_ids))
                             or (j.kind = 'inquiry' and j.ref_id = any (v_picked.inquiries)))
                        and j.lease_token is not null and paylatch.is_wallet_action(j.action));
     end if;
-    v_plan := array(select p from paylatch.advance_set(v_ids, null, p_now, p_lease_ms, p_holder,
-        case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
+    v_probing := case when v_grant.questions_only then array[p_channel] else '{}' end;
+    v_plan := '{}';
+    if cardinality(v_flows) > 0 then
+        v_plan := paylatch.advance_set(v_flows, null, p_now, p_lease_ms, p_holder, v_probing, '{}');
+    end if;
     if v_refund_ids <> '{}' then
-        v_plan := v_plan || array(select p from paylatch.advance_refunds(v_refund_ids, null, p_now, p_lease_ms, p_holder,
-            case when v_grant.questions_only then array[p_channel] else '{}' end, '{}') p);
+        v_plan := v_plan || paylatch.advance_refunds(v_refund_ids, null, p_now, p_lease_ms, p_holder, v_probing, '{}');
     end if;
     if cardinality(v_picked.inquiries) > 0 then
-        v_plan := v_plan || array(select p from paylatch.lease_inquiries(v_picked.inquiries, p_now, p_lease_ms, p_holder) p);
+        v_plan := v_plan || paylatch.lease_inquiries(v_picked.inquiries, p_now, p_lease_ms, p_holder);
     end if;
 
     if v_paced then
@@ -138,10 +159,10 @@ begin
                              else greatest(0, v_state.in_flight + v_calls - v_leased) end
         where s.channel = p_channel;
     end if;
-    return query select * from unnest(v_plan) p where p.action is not null;
+    return v_plan;
 end $$;
 comment on function paylatch.claim_channel(text, timestamptz, integer, integer, text, bigint) is
-    'Claims up to p_max due flows, refunds and inquiries of one channel within its budget, or one flow alone. Waits for nothing.';
+    'Claims up to p_max due flows, refunds and inquiries of one channel within its budget, or one flow alone; returns their plan. Waits for nothing.';
 
 create function paylatch.claim_actions(driver text, max_actions integer default 200, lease_ms integer default 30000)
     returns setof paylatch.handout language plpgsql volatile security definer
@@ -154,6 +175,7 @@ declare
     v_where text;
     v_left integer := max_actions;
     v_plan paylatch.planned[];
+    v_out bigint;
 begin
     perform paylatch.require_migrated();
     if coalesce(driver, '') = '' or coalesce(max_actions, 0) not between 1 and 10000
@@ -166,14 +188,10 @@ begin
     end if;
     perform set_config('paylatch.actor', left(driver, 64), true);
     v_now := paylatch.clock();
-    for v_channel in
-        select c.channel from paylatch.channel c
-        where exists (select from paylatch.job j where j.channel = c.channel
-                      and j.lane in ('new', 'ask', 'biz', 'refund') and j.due_at <= v_now)
-        order by c.channel loop
+    for v_channel in select c.channel from paylatch.channel c order by c.channel loop
         exit when v_left <= 0;
         begin
-            v_plan := array(select p from paylatch.claim_channel(v_channel, v_now, v_left, lease_ms, driver) p);
+            v_plan := paylatch.claim_channel(v_channel, v_now, v_left, lease_ms, driver);
         exception when others then
             if paylatch.is_passing_error(sqlstate) then
                 raise;
@@ -186,8 +204,10 @@ begin
                 raise exception using errcode = v_state, message = v_says, detail = v_where;
             end if;
         end;
+        continue when v_plan = '{}';
         return query select * from paylatch.handouts(v_plan, v_now);
-        v_left := v_left - coalesce(cardinality(v_plan), 0);
+        get diagnostics v_out = row_count;
+        v_left := v_left - v_out;
     end loop;
 end $$;
 comment on function paylatch.claim_actions(text, integer, integer) is
@@ -210,10 +230,8 @@ begin
     perform set_config('paylatch.actor', left(driver, 64), true);
     v_now := paylatch.clock();
     begin
-        v_plan := array(
-            select p from paylatch.pay_flow f
-            cross join lateral paylatch.claim_channel(f.channel, v_now, 1, lease_ms, driver, f.flow_id) p
-            where f.flow_id = claim_flow.flow_id);
+        v_plan := (select paylatch.claim_channel(f.channel, v_now, 1, lease_ms, driver, f.flow_id)
+                   from paylatch.pay_flow f where f.flow_id = claim_flow.flow_id);
     exception when others then
         if paylatch.is_passing_error(sqlstate) then
             raise;
@@ -239,10 +257,10 @@ begin
         where j.kind = 'flow' and j.channel = p_channel and j.due_at <= p_now
         order by j.ref_id limit p_max for update skip locked loop
         begin
-            perform from paylatch.advance_set(array[v_id], null, p_now, null, p_holder, '{}', '{}');
+            perform paylatch.advance_set(paylatch.lock_flows(array[v_id], false), null, p_now, null, p_holder, '{}', '{}');
             -- What a lease would announce is tried as well, and undone.
             begin
-                perform from paylatch.advance_set(array[v_id], null, p_now, p_lease_ms, p_holder, '{}', '{}');
+                perform paylatch.advance_set(paylatch.lock_flows(array[v_id], false), null, p_now, p_lease_ms, p_holder, '{}', '{}');
                 raise exception using errcode = 'PL006', message = 'tried';
             exception when sqlstate 'PL006' then
                 null;
@@ -260,7 +278,7 @@ begin
         where j.kind = 'refund' and j.channel = p_channel and j.due_at <= p_now
         order by j.ref_id limit p_max for update skip locked loop
         begin
-            perform from paylatch.advance_refunds(array[v_id], null, p_now, p_lease_ms, p_holder, '{}', '{}');
+            perform paylatch.advance_refunds(array[v_id], null, p_now, p_lease_ms, p_holder, '{}', '{}');
             raise exception using errcode = 'PL006', message = 'tried';
         exception when sqlstate 'PL006' then
             null;

@@ -1,7 +1,8 @@
 -- Creating payment attempts. One call and a batch take the same path.
 --
--- Lock order: keys (keys.sql), then orders in key order; no existing flow is touched. Under the order's lock it is
--- checked whether an attempt may begin, which number it gets, and it is written with its job and log.
+-- Lock order: keys (keys.sql), then orders in key order; no existing flow is touched. A new order begins in the charge of
+-- its first attempt. Of an order that was there it is checked under its lock whether an attempt may begin and which number
+-- it gets.
 -- Where a caller gives no key, the order with its status and attempt count is one: a double click finds the attempt under
 -- way, and has to ask for the same money.
 
@@ -70,28 +71,60 @@ end $$;
 comment on function paylatch.in_flight(bigint, text, bigint, text, integer) is
     'A double click: the outcome in_flight, or PL001 where it asks for other money than the attempt under way. Upholds rule 8.';
 
-create function paylatch.create_attempts(p_requests paylatch.request[], p_now timestamptz)
-    returns setof paylatch.created language plpgsql as $$
+-- The first attempts of orders that are new: nearly all requests, so nothing is looked up for them.
+create function paylatch.create_first(p_requests paylatch.request[], p_now timestamptz)
+    returns paylatch.created[] language plpgsql as $$
 declare
-    v_new bigint;
+    v_created paylatch.created[];
 begin
-    insert into paylatch.pay_order (merchant_id, scene, user_id, biz_key)
-    select distinct r.merchant_id, r.scene, r.user_id, r.biz_key
-    from unnest(p_requests) r join paylatch.scene s on s.scene = r.scene
-    where s.entry_open
-    order by 1, 2, 3, 4
-    on conflict on constraint one_order_per_target do nothing;
-    get diagnostics v_new = row_count;
+    with draft as materialized (
+        select d.*, paylatch.trade_order_no(d.order_prefix, d.user_id, d.flow_id) as trade_order_no
+        from (
+            select r.*, s.channel, s.order_prefix, s.volatile_fields, s.default_deadline_ms,
+                   nextval('paylatch.order_id_seq') as order_id, paylatch.flow_id_from(nextval('paylatch.flow_id_seq')) as flow_id
+            from unnest(p_requests) r join paylatch.scene s on s.scene = r.scene
+            where s.entry_open) d
+    ), opened as (
+        insert into paylatch.pay_order (order_id, merchant_id, scene, user_id, biz_key, status, version, live_flow_id, attempt_count)
+        select d.order_id, d.merchant_id, d.scene, d.user_id, d.biz_key, 'PROCESSING', 1, d.flow_id, 1
+        from draft d
+        order by d.merchant_id, d.scene, d.user_id, d.biz_key, d.ordinal
+        on conflict on constraint one_order_per_target do nothing
+        returning order_id
+    ), first as materialized (
+        select d.* from draft d join opened o using (order_id)
+    ), made as (
+        insert into paylatch.pay_flow (flow_id, order_id, attempt_no, amount, currency, scene, channel, user_id,
+                                       trade_order_no, biz_deadline, payload)
+        select f.flow_id, f.order_id, 1, f.amount, f.currency, f.scene, f.channel, f.user_id, f.trade_order_no,
+               coalesce(f.biz_deadline, p_now + make_interval(secs => f.default_deadline_ms / 1000.0)), f.payload
+        from first f order by f.ordinal
+    ), bound as (
+        insert into paylatch.idempotency_key (merchant_id, key, operation, fingerprint, flow_id, created_at, left_out)
+        select f.merchant_id, f.idempotency_key, 'create_pay_flow',
+               paylatch.flow_fingerprint(f.scene, f.user_id, f.biz_key, f.amount, f.currency, f.payload, f.volatile_fields),
+               f.flow_id, p_now, nullif(f.volatile_fields, '{}')
+        from first f where f.idempotency_key is not null
+    )
+    select array_agg(row (f.ordinal, 'created', f.flow_id, f.order_id, 1, f.trade_order_no,
+                          paylatch.refund_order_no(f.trade_order_no), paylatch.client_status('WAIT_PAY', false), 0,
+                          1000)::paylatch.created order by f.ordinal)
+    into v_created from first f;
+    return coalesce(v_created, '{}');
+end $$;
+comment on function paylatch.create_first(paylatch.request[], timestamptz) is
+    'Creates the orders of requests that have none yet, each with its first attempt, and records what their keys, all of them new, were used for. Of several requests for one order the first; none for an order that is there. Upholds rules 5, 6 and 8.';
 
-    -- The short lock of creation; an order that this very statement made is nobody else's yet. A statement of its own, so
-    -- that it sees the orders that others have just committed. Rows are looked up one by one, by index, whatever the
-    -- planner knew about the table when a session made its plan: a table that was empty then is not for long.
-    if v_new < cardinality(p_requests) then
-        perform from (select distinct r.merchant_id, r.scene, r.user_id, r.biz_key from unnest(p_requests) r order by 1, 2, 3, 4) r
-        cross join lateral (
-            select from paylatch.pay_order o
-            where (o.merchant_id, o.scene, o.user_id, o.biz_key) = (r.merchant_id, r.scene, r.user_id, r.biz_key) for update) o;
-    end if;
+create function paylatch.create_further(p_requests paylatch.request[], p_now timestamptz)
+    returns setof paylatch.created language plpgsql as $$
+begin
+    -- The short lock of creation. A statement of its own, so that it sees the orders that others have just committed. Rows
+    -- are looked up one by one, by index, whatever the planner knew about the table when a session made its plan: a table
+    -- that was empty then is not for long.
+    perform from (select distinct r.merchant_id, r.scene, r.user_id, r.biz_key from unnest(p_requests) r order by 1, 2, 3, 4) r
+    cross join lateral (
+        select from paylatch.pay_order o
+        where (o.merchant_id, o.scene, o.user_id, o.biz_key) = (r.merchant_id, r.scene, r.user_id, r.biz_key) for update) o;
 
     return query
     with asked as (
@@ -158,8 +191,28 @@ begin
     from answered a
     order by a.ordinal;
 end $$;
+comment on function paylatch.create_further(paylatch.request[], timestamptz) is
+    'Creates an attempt for each request whose order is there, has none under way and is not paid, and records what their keys, all of them new, were used for. Error: PL001 in_flight(). Upholds rules 5, 6 and 8.';
+
+create function paylatch.create_attempts(p_requests paylatch.request[], p_now timestamptz)
+    returns setof paylatch.created language plpgsql as $$
+declare
+    v_first paylatch.created[] := paylatch.create_first(p_requests, p_now);
+begin
+    if cardinality(v_first) = cardinality(p_requests) then
+        return query select * from unnest(v_first);
+        return;
+    end if;
+    return query
+    select * from unnest(v_first)
+    union all
+    select * from paylatch.create_further(
+        array(select r from unnest(p_requests) r
+              where r.ordinal not in (select c.ordinal from unnest(v_first) c) order by r.ordinal), p_now)
+    order by 1;
+end $$;
 comment on function paylatch.create_attempts(paylatch.request[], timestamptz) is
-    'Creates an attempt for each request whose order has none and is not paid, in a handful of statements, and records what their keys, all of them new, were used for. Error: PL001 in_flight(). Upholds rules 5, 6 and 8.';
+    'create_first(), and create_further() for the rest; in the order of ordinals. Error: PL001 in_flight(). Upholds rules 5, 6 and 8.';
 
 create function paylatch.create_pay_flow(
     scene text, user_id text, biz_key text, amount bigint, currency text, merchant_id text default null,
@@ -195,18 +248,19 @@ begin
         raise exception using errcode = 'PL004', message = 'requests: give a JSON array of at most 10000 objects';
     end if;
     begin
-        select array_agg(row (e.n, r.scene, r.user_id, r.biz_key, r.amount, r.currency,
-                              coalesce(r.merchant_id, v_own, 'default'), r.biz_deadline, r.payload, r.idempotency_key)::paylatch.request order by e.n)
-        into v_requests
-        from jsonb_array_elements(requests) with ordinality e(request, n)
-        cross join lateral jsonb_to_record(e.request) as r(
-            scene text, user_id text, biz_key text, amount bigint, currency text, merchant_id text,
-            biz_deadline timestamptz, payload jsonb, idempotency_key text);
+        v_requests := array(
+            select row (r.n, r.scene, r.user_id, r.biz_key, r.amount, r.currency, coalesce(r.merchant_id, v_own, 'default'),
+                        r.biz_deadline, r.payload, r.idempotency_key)::paylatch.request
+            from rows from (jsonb_to_recordset(requests) as (
+                scene text, user_id text, biz_key text, amount bigint, currency text, merchant_id text,
+                biz_deadline timestamptz, payload jsonb, idempotency_key text)) with ordinality
+                as r(scene, user_id, biz_key, amount, currency, merchant_id, biz_deadline, payload, idempotency_key, n)
+            order by r.n);
     exception when data_exception or invalid_parameter_value then
         raise exception using errcode = 'PL004', message = 'requests: ' || sqlerrm,
             hint = 'Each element is an object with scene, user_id, biz_key, amount, currency and optionally merchant_id, biz_deadline, payload, idempotency_key.';
     end;
-    return query select * from paylatch.create_set(coalesce(v_requests, '{}'), v_own);
+    return query select * from paylatch.create_set(v_requests, v_own);
 end $$;
 comment on function paylatch.create_pay_flows(jsonb) is
     'create_pay_flow for a JSON array of at most 10000 requests, all or none: objects with scene, user_id, biz_key, amount, currency and optionally merchant_id, biz_deadline, payload, idempotency_key (at most 1000 of them). One row each, ordinal from 1. Errors as there; DETAIL names field and ordinal.';

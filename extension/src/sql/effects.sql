@@ -1,4 +1,5 @@
--- What follows from a change, in sets, in the transaction of the change: statement triggers over transition tables.
+-- What follows from a change, in sets, in the transaction of the change: statement triggers over transition tables. The
+-- log and the outbox are written by journal() (journal.rs).
 -- So a hand-written `update paylatch.pay_flow ...` is a complete, logged step or fails.
 -- Lock order: flow, refund, order, job; each in the statement that the trigger runs.
 
@@ -17,56 +18,6 @@ begin
 end $$;
 comment on function paylatch.refuse_direct() is 'Row guard of projections: refuses a direct change with 23514.';
 
--- What an event is called: what became of a flow, order or refund, or that it stopped or goes on where it stands. Null:
--- a version that is no news outside (a repeated question, a wish to cancel).
-create function paylatch.event_type(p_kind text, p_from text, p_to text, p_was_frozen boolean, p_frozen boolean)
-    returns text language sql immutable parallel safe as $$
-    select p_kind || '.' || case when p_from is distinct from p_to then lower(p_to collate "C")
-                                 when p_frozen and not p_was_frozen then 'frozen'
-                                 when p_was_frozen and not p_frozen then 'resumed' end
-$$;
-comment on function paylatch.event_type(text, text, text, boolean, boolean) is
-    'The type of the event that a change makes, as flow.paying or refund.frozen; null where it makes none. Rule 12.';
-
--- Log and event in one statement, so that neither is there without the other (rule 12), in sets.
-create function paylatch.on_flow_insert_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, latency_ms, frozen_reason, hash)
-    select 'flow', n.flow_id, n.version, n.updated_at, null, n.status, paylatch.log_source(), paylatch.log_actor(),
-           n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end, n.last_latency_ms,
-           n.frozen_reason, n.log_hash
-    from new_row n)
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select n.updated_at, n.flow_id, n.flow_id, n.version, paylatch.event_type('flow', null, n.status, false, false)
-    from new_row n;
-    return null;
-end $$;
-comment on function paylatch.on_flow_insert_log() is 'Logs new flows, and writes their events. Upholds rules 4, 9 and 12.';
-
-create function paylatch.on_flow_update_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, latency_ms, frozen_reason, hash)
-    select 'flow', n.flow_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
-           n.last_latency_ms, n.frozen_reason, n.log_hash
-    from new_row n join old_row o using (flow_id))
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select e.* from (
-        select n.updated_at, n.flow_id, n.flow_id, n.version,
-               paylatch.event_type('flow', o.status, n.status, o.frozen_reason is not null, n.frozen_reason is not null) as type
-        from new_row n join old_row o using (flow_id)) e
-    where e.type is not null;
-    return null;
-end $$;
-comment on function paylatch.on_flow_update_log() is
-    'Logs every accepted change of a flow, and writes the events of edges, freezes and resumes. Upholds rules 4, 9 and 12.';
-
 create function paylatch.on_flow_insert_job() returns trigger language plpgsql as $$
 begin
     insert into paylatch.job (kind, ref_id, channel, lane, due_at)
@@ -83,8 +34,10 @@ comment on function paylatch.on_flow_insert_job() is 'Queues new flows, due at o
 -- themselves, in one write with their lease.
 create function paylatch.on_flow_update_job() returns trigger language plpgsql as $$
 begin
-    delete from paylatch.job j using new_row n
-    where j.kind = 'flow' and j.ref_id = n.flow_id and n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+    if exists (select from new_row n where n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL')) then
+        delete from paylatch.job j using new_row n
+        where j.kind = 'flow' and j.ref_id = n.flow_id and n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+    end if;
     if not paylatch.in_command() then
         update paylatch.job j
         set lane = paylatch.lane_of(n.status), lease_token = null, lease_holder = null, leased_at = null, action = null,
@@ -98,22 +51,33 @@ comment on function paylatch.on_flow_update_job() is 'Takes ended flows out of t
 
 create function paylatch.on_flow_insert_order() returns trigger language plpgsql as $$
 declare
+    v_flows bigint;
+    v_begun bigint;
     v_taken bigint;
 begin
+    -- Orders that began with this very attempt, and those that take a further one.
+    select count(*), count(o.order_id) into v_flows, v_begun
+    from new_row n
+    left join paylatch.pay_order o on o.order_id = n.order_id and o.live_flow_id = n.flow_id and o.status = 'PROCESSING'
+         and o.attempt_count = 1 and n.attempt_no = 1 and (o.scene, o.user_id) = (n.scene, n.user_id);
+    if v_begun = v_flows then
+        return null;
+    end if;
     update paylatch.pay_order o
     set status = 'PROCESSING', live_flow_id = n.flow_id, attempt_count = n.attempt_no, version = o.version + 1
     from new_row n
     where o.order_id = n.order_id and o.status = 'PENDING' and o.attempt_count = n.attempt_no - 1
       and (o.scene, o.user_id) = (n.scene, n.user_id);
     get diagnostics v_taken = row_count;
-    if v_taken <> (select count(*) from new_row) then
+    if v_begun + v_taken <> v_flows then
         raise exception using errcode = '23514',
             message = 'paylatch rule 5: an attempt begins on a pending order of its own scene and user, numbered one after the last',
             detail = jsonb_build_object('rule', 5, 'table', 'pay_flow')::text;
     end if;
     return null;
 end $$;
-comment on function paylatch.on_flow_insert_order() is 'Puts the new attempt in charge of its order, or refuses it with 23514. Upholds rule 5.';
+comment on function paylatch.on_flow_insert_order() is
+    'Puts the new attempt in charge of its order, unless the order began with it; or refuses it with 23514. Upholds rule 5.';
 
 create function paylatch.on_flow_update_order() returns trigger language plpgsql as $$
 begin
@@ -160,19 +124,6 @@ begin
     return null;
 end $$;
 comment on function paylatch.on_flow_update_aside() is 'Keeps the compensation beside its flow and opens an incident for each freeze. Upholds rules 2 and 7.';
-
--- Orders have no log: what their events cannot read from one, they carry.
-create function paylatch.on_order_update_event() returns trigger language plpgsql as $$
-begin
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type, order_from, order_refunded)
-    select n.updated_at, coalesce(n.live_flow_id, o.live_flow_id, n.paid_flow_id), n.order_id, n.version,
-           'order.' || lower(n.status collate "C"), o.status, nullif(n.refunded_amount, 0)
-    from new_row n join old_row o using (order_id)
-    where (n.status, n.refunded_amount) is distinct from (o.status, o.refunded_amount);
-    return null;
-end $$;
-comment on function paylatch.on_order_update_event() is
-    'Writes the events of orders, under the flow that caused the change: every change of status or refunded_amount. Upholds rule 12.';
 
 create function paylatch.guard_job_delete() returns trigger language plpgsql as $$
 declare

@@ -1,8 +1,8 @@
 -- The engine: steps of many flows at once, and of many refunds. Claiming, reporting and scanning all come through
 -- advance_set(); refunds that are no compensation come through advance_refunds().
 --
--- Lock order: the caller has locked the flows, in key order, then the refunds. Rules are Rust (step(), refund_step());
--- here rows are moved.
+-- Lock order: the caller has locked the flows, in key order, then the refunds. Rules are Rust (flow_steps(),
+-- refund_steps()); here rows are moved.
 
 -- Business in the same database, called in place, in a subtransaction: it commits together with the flow, and one that
 -- fails harms no other. Returns the fact, or what close answered.
@@ -49,76 +49,86 @@ end $$;
 comment on function paylatch.business_in_place(bigint, text, text, text, text, timestamptz, jsonb) is
     'Calls <target>_execute and _fact, or _close, of a scene with business_mode sql, in a subtransaction. An error is UNKNOWN with its SQLSTATE as code.';
 
+create function paylatch.rules_of(p_scenes text[], p_channels text[]) returns paylatch.rules[] language plpgsql stable as $$
+begin
+    return array(
+        select row (sp.scene, sp.channel, sp.call_timeout_ms, sp.business_timeout_ms, sp.business_target, sp.policy)::paylatch.rules
+        from (select distinct u.scene, u.channel from unnest(p_scenes, p_channels) u(scene, channel)) u
+        join paylatch.scene_policy sp using (scene, channel));
+end $$;
+comment on function paylatch.rules_of(text[], text[]) is 'The settings of each scene with each channel that stand beside each other.';
+
+-- Locks flows in key order and reads them as decisions see them. With p_skip, those that others hold are left out.
+create function paylatch.lock_flows(p_ids bigint[], p_skip boolean) returns paylatch.flow_facts[] language plpgsql as $$
+begin
+    if p_skip then
+        return array(
+            select row (f.flow_id, f.version, f.scene, f.channel, f.trade_order_no, f.amount, f.currency, f.status,
+                        f.frozen_reason is not null, f.retry_count, f.act_unread, f.act_sent_at, f.act_lease_until,
+                        f.negative_count, f.negative_since, f.last_outcome, f.biz_deadline,
+                        f.cancel_requested_at is not null, f.updated_at)::paylatch.flow_facts
+            from paylatch.pay_flow f where f.flow_id = any (p_ids) order by f.flow_id for update skip locked);
+    end if;
+    return array(
+        select row (f.flow_id, f.version, f.scene, f.channel, f.trade_order_no, f.amount, f.currency, f.status,
+                    f.frozen_reason is not null, f.retry_count, f.act_unread, f.act_sent_at, f.act_lease_until,
+                    f.negative_count, f.negative_since, f.last_outcome, f.biz_deadline,
+                    f.cancel_requested_at is not null, f.updated_at)::paylatch.flow_facts
+        from paylatch.pay_flow f where f.flow_id = any (p_ids) order by f.flow_id for update);
+end $$;
+comment on function paylatch.lock_flows(bigint[], boolean) is
+    'Locks these flows in key order until the transaction ends, and returns them as decisions see them; p_skip: but those that others have locked.';
+
 -- The settled planned steps of each flow: what was written, and the action that may leave.
---   p_ids            flows, locked by the caller
+--   p_flows          flows, locked by the caller and unchanged since
 --   p_told           what came back, at most one per flow; null in scans and claims
---   p_lease_ms       how long an action may stay out, at least; null: none leaves. A lease is always three seconds
---                    longer than the call may take, so that there is time to connect and send
---   p_probing        channels whose breaker is half open: only questions leave
---   p_paced          channels whose wallet calls must go through the queue and its budget
+--   p_lease_ms, p_probing, p_paced  as in flow_steps()
 create function paylatch.advance_set(
-    p_ids bigint[], p_told paylatch.told[], p_now timestamptz, p_lease_ms integer, p_holder text,
-    p_probing text[], p_paced text[]) returns setof paylatch.planned language plpgsql as $$
+    p_flows paylatch.flow_facts[], p_told paylatch.told[], p_now timestamptz, p_lease_ms integer, p_holder text,
+    p_probing text[], p_paced text[]) returns paylatch.planned[] language plpgsql as $$
 declare
-    v_ids bigint[] := p_ids;
+    v_facts paylatch.flow_facts[] := p_flows;
     v_told paylatch.told[] := p_told;
     v_plan paylatch.planned[];
-    v_done paylatch.planned[] := '{}';
+    v_settled paylatch.planned[] := '{}';
+    v_last integer;
 begin
-    -- A flow makes at most three edges without anything from outside; a few more rounds would be a bug.
+    -- Each round but the first follows from business done in this database; a few more rounds would be a bug.
     for v_round in 1 .. 8 loop
-        v_plan := array(
-            select row ('flow', x.flow_id, null, x.version, coalesce(x.is_sql and not paylatch.is_wallet_action((x.s).action), false),
-                        x.told, (x.s).*)::paylatch.planned
-            from (
-            select f.flow_id, f.version, t as told, (sp.policy).business_mode = 'sql' as is_sql,
-                   paylatch.step(
-                       row (f.flow_id, f.trade_order_no, f.amount, f.currency, f.biz_deadline,
-                            f.cancel_requested_at is not null, f.status, f.frozen_reason is not null, f.retry_count,
-                            f.act_unread, f.act_sent_at, f.act_lease_until, f.negative_count, f.negative_since,
-                            f.last_outcome)::paylatch.flow_facts,
-                       sp.policy, t, p_now,
-                       case when p_lease_ms is not null then p_now + make_interval(secs => greatest(p_lease_ms,
-                                3000 + greatest(sp.call_timeout_ms, sp.business_timeout_ms)) / 1000.0) end,
-                       f.channel = any (p_probing), f.channel <> all (p_paced)) as s
-            from paylatch.pay_flow f
-            join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
-            left join unnest(v_told) t on t.flow_id = f.flow_id
-            where f.flow_id = any (v_ids)
-            offset 0) x order by x.flow_id);
-        exit when v_plan = '{}';
+        exit when cardinality(v_facts) = 0;
+        v_plan := paylatch.flow_steps(v_facts, paylatch.rules_of(array(select f.scene from unnest(v_facts) f), array(select f.channel from unnest(v_facts) f)), v_told, p_now, p_lease_ms, p_probing, p_paced);
+        select max(p.turn) filter (where p.changed) into v_last from unnest(v_plan) p;
+        -- One statement for each version that the set makes.
+        for v_turn in 0 .. coalesce(v_last, -1) loop
+            update paylatch.pay_flow f
+            set version = p.version + 1,
+                status = p.status,
+                retry_count = p.retry_count,
+                act_unread = p.act_unread,
+                act_sent_at = p.act_sent_at,
+                act_lease_until = p.act_lease_until,
+                negative_count = p.negative_count,
+                negative_since = p.negative_since,
+                charge_sent_at = case when p.status = 'PAYING' then coalesce(f.charge_sent_at, p.act_sent_at)
+                                      else f.charge_sent_at end,
+                charged_amount = case when p.status = 'PAYED' then f.amount else f.charged_amount end,
+                refunded_amount = case when p.status = 'REFUNDING' then f.amount else f.refunded_amount end,
+                disputed_amount = case when p.status = 'REFUNDING' then 0 else f.disputed_amount end,
+                frozen_reason = coalesce(p.froze, f.frozen_reason),
+                last_action = p.logged_action,
+                last_outcome = p.last_outcome,
+                last_error_class = case when p.froze is not null then coalesce(p.error_class, 'MANUAL_FREEZE')
+                                        when p.told then p.error_class
+                                        else f.last_error_class end,
+                last_error_code = left(p.code, 64),
+                channel_request_id = coalesce(left(p.request_id, 128), f.channel_request_id),
+                last_latency_ms = p.latency_ms
+            from unnest(v_plan) p
+            where f.flow_id = p.flow_id and f.version = p.version and p.turn = v_turn and p.changed;
+        end loop;
 
-        update paylatch.pay_flow f
-        set version = p.version + 1,
-            status = p.status,
-            retry_count = p.retry_count,
-            act_unread = p.act_unread,
-            act_sent_at = p.act_sent_at,
-            act_lease_until = p.act_lease_until,
-            negative_count = p.negative_count,
-            negative_since = p.negative_since,
-            charge_sent_at = case when p.status = 'PAYING' then coalesce(f.charge_sent_at, p.act_sent_at)
-                                  else f.charge_sent_at end,
-            charged_amount = case when p.status = 'PAYED' then f.amount else f.charged_amount end,
-            refunded_amount = case when p.status = 'REFUNDING' then f.amount else f.refunded_amount end,
-            disputed_amount = case when p.status = 'REFUNDING' then 0 else f.disputed_amount end,
-            frozen_reason = coalesce(p.froze, f.frozen_reason),
-            last_action = p.logged_action,
-            last_outcome = p.last_outcome,
-            last_error_class = case when p.froze is not null then coalesce(p.error_class, 'MANUAL_FREEZE')
-                                    when (p.told).flow_id is null then f.last_error_class
-                                    else p.error_class end,
-            last_error_code = case when (p.told).flow_id is null then null else left((p.told).code, 64) end,
-            channel_request_id = case when paylatch.is_wallet_action((p.told).action) and (p.told).request_id is not null
-                                      then left((p.told).request_id, 128) else f.channel_request_id end,
-            last_latency_ms = (p.told).latency_ms
-        from unnest(v_plan) p
-        where f.flow_id = p.flow_id and f.version = p.version and p.changed;
-
-        -- What is settled leaves the loop; what needs no one outside goes round again, business in this database first.
-        v_done := v_done || array(select p from unnest(v_plan) p where not p.again and not p.in_place);
-        v_ids := array(select p.flow_id from unnest(v_plan) p where p.again or p.in_place);
-        exit when v_ids = '{}';
+        v_settled := v_settled || array(select p from unnest(v_plan) p where p.settled);
+        exit when cardinality(v_settled) = cardinality(p_flows);
         v_told := array(
             select paylatch.business_in_place(f.flow_id, s.business_target, p.action, f.trade_order_no, o.biz_key,
                                               f.biz_deadline, f.payload)
@@ -127,6 +137,7 @@ begin
             join paylatch.pay_order o on o.order_id = f.order_id
             join paylatch.scene s on s.scene = f.scene
             where p.in_place);
+        v_facts := paylatch.lock_flows(array(select p.flow_id from unnest(v_plan) p where p.in_place), false);
     end loop;
 
     -- One write per job: its next due time, and the lease of the action that leaves.
@@ -139,41 +150,33 @@ begin
         lease_token = case when p.action is not null then nextval('paylatch.lease_token_seq') end,
         lease_holder = case when p.action is not null then p_holder end,
         leased_at = case when p.action is not null then p_now end
-    from unnest(v_done) p
+    from unnest(v_settled) p
     where j.kind = 'flow' and j.ref_id = p.flow_id
-      and (p.changed or p.action is not null or (p.told).flow_id is not null or p.due_at <> j.due_at)
+      and (p.changed or p.action is not null or p.told or p.due_at <> j.due_at)
       and p.status not in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
-    return query select * from unnest(v_done);
+    return v_settled;
 end $$;
-comment on function paylatch.advance_set(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
+comment on function paylatch.advance_set(paylatch.flow_facts[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
     'Takes each of the locked flows as far as it goes without anything from outside, in a handful of statements, and leases the action that may leave. Upholds rules 1 to 6 and 10.';
 
 -- The same for refunds that are no compensation: one round, since each step of theirs waits for the wallet. Only evidence
 -- can end one, and then its flow changes too: whoever passes p_told has locked the flows first.
 create function paylatch.advance_refunds(
     p_ids bigint[], p_told paylatch.told[], p_now timestamptz, p_lease_ms integer, p_holder text,
-    p_probing text[], p_paced text[]) returns setof paylatch.planned language plpgsql as $$
+    p_probing text[], p_paced text[]) returns paylatch.planned[] language plpgsql as $$
 declare
+    v_facts paylatch.refund_facts[];
     v_plan paylatch.planned[];
 begin
-    v_plan := array(
-        select row ('refund', x.flow_id, x.refund_id, x.version, false, x.told, (x.s).*)::paylatch.planned
-        from (
-            select r.flow_id, r.refund_id, r.version, t as told,
-                   paylatch.refund_step(
-                       row (r.refund_id, r.refund_order_no, r.amount, r.currency, r.kind, r.status,
-                            r.frozen_reason is not null, r.retry_count, r.act_unread, r.act_sent_at, r.act_lease_until,
-                            r.negative_count, r.negative_since, r.last_outcome)::paylatch.refund_facts,
-                       sp.policy, t, p_now,
-                       case when p_lease_ms is not null then p_now + make_interval(secs => greatest(p_lease_ms,
-                                3000 + sp.call_timeout_ms) / 1000.0) end,
-                       f.channel = any (p_probing), f.channel <> all (p_paced)) as s
-            from paylatch.refund r
-            join paylatch.pay_flow f on f.flow_id = r.flow_id
-            join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
-            left join unnest(p_told) t on t.refund_id = r.refund_id
-            where r.refund_id = any (p_ids) and r.kind <> 'COMPENSATION'
-            offset 0) x order by x.refund_id);
+    v_facts := array(
+        select row (r.refund_id, r.version, f.scene, f.channel, r.refund_order_no, r.amount, r.currency, r.status,
+                    r.frozen_reason is not null, r.retry_count, r.act_unread, r.act_sent_at, r.act_lease_until,
+                    r.negative_count, r.negative_since, r.last_outcome, r.kind, r.flow_id)::paylatch.refund_facts
+        from paylatch.refund r join paylatch.pay_flow f on f.flow_id = r.flow_id
+        where r.refund_id = any (p_ids) and r.kind <> 'COMPENSATION');
+    v_plan := paylatch.refund_steps(v_facts, paylatch.rules_of(array(select f.scene from unnest(v_facts) f),
+                                                               array(select f.channel from unnest(v_facts) f)),
+                                    p_told, p_now, p_lease_ms, p_probing, p_paced);
 
     update paylatch.refund r
     set version = p.version + 1,
@@ -188,11 +191,11 @@ begin
         last_action = p.logged_action,
         last_outcome = p.last_outcome,
         last_error_class = case when p.froze is not null then coalesce(p.error_class, 'MANUAL_FREEZE')
-                                when (p.told).refund_id is null then r.last_error_class
-                                else p.error_class end,
-        last_error_code = case when (p.told).refund_id is null then null else left((p.told).code, 64) end,
-        channel_request_id = coalesce(left((p.told).request_id, 128), r.channel_request_id),
-        last_latency_ms = (p.told).latency_ms
+                                when p.told then p.error_class
+                                else r.last_error_class end,
+        last_error_code = left(p.code, 64),
+        channel_request_id = coalesce(left(p.request_id, 128), r.channel_request_id),
+        last_latency_ms = p.latency_ms
     from unnest(v_plan) p
     where r.refund_id = p.refund_id and r.version = p.version and p.changed;
 
@@ -205,28 +208,29 @@ begin
         leased_at = case when p.action is not null then p_now end
     from unnest(v_plan) p
     where j.kind = 'refund' and j.ref_id = p.refund_id
-      and (p.changed or p.action is not null or (p.told).refund_id is not null or p.due_at <> j.due_at)
+      and (p.changed or p.action is not null or p.told or p.due_at <> j.due_at)
       and p.status not in ('SUCCEEDED', 'FAILED', 'REJECTED');
-    return query select * from unnest(v_plan);
+    return v_plan;
 end $$;
 comment on function paylatch.advance_refunds(bigint[], paylatch.told[], timestamptz, integer, text, text[], text[]) is
     'Takes one step of each of the locked refunds and leases the action that may leave; arguments as in advance_set(). A success, a refusal for good or a freeze brings flow, order and queue along by trigger. Upholds rules 1, 4, 7 and 10.';
 
 -- Leases the question about each flow that ended as not charged.
 create function paylatch.lease_inquiries(p_ids bigint[], p_now timestamptz, p_lease_ms integer, p_holder text)
-    returns setof paylatch.planned language sql volatile as $$
+    returns paylatch.planned[] language sql volatile as $$
     with leased as (
         update paylatch.job j
         set action = 'QUERY_CHARGE', lease_token = nextval('paylatch.lease_token_seq'), lease_holder = p_holder, leased_at = p_now,
             due_at = p_now + make_interval(secs => greatest(p_lease_ms, 3000 + c.call_timeout_ms) / 1000.0)
         from paylatch.channel c
         where j.kind = 'inquiry' and j.ref_id = any (p_ids) and c.channel = j.channel
-        returning j.ref_id, j.action, j.due_at, j.lane
+        returning j.ref_id, j.action, j.due_at, j.lane, c.call_timeout_ms
     )
-    select 'inquiry', l.ref_id, null::bigint, null::bigint, false, null::paylatch.told, null, null, null, null, false, l.action,
-           l.due_at, false, null::integer, null::boolean, null::timestamptz, null::timestamptz, null::integer,
-           null::timestamptz, null, l.lane
-    from leased l
+    select array(
+        select (jsonb_populate_record(null::paylatch.planned, jsonb_build_object(
+                    'kind', 'inquiry', 'flow_id', l.ref_id, 'settled', true, 'action', l.action, 'due_at', l.due_at, 'lane', l.lane,
+                    'timeout_ms', l.call_timeout_ms)))
+        from leased l)
 $$;
 comment on function paylatch.lease_inquiries(bigint[], timestamptz, integer, text) is
     'Leases a QUERY_CHARGE for each inquiry among the locked jobs of these flows.';
@@ -240,29 +244,25 @@ comment on function paylatch.charge_ref(bigint) is
 -- The rows that a driver needs to carry planned actions out. Whoever refunds gets the refund's own amount and number.
 create function paylatch.handouts(p_plan paylatch.planned[], p_now timestamptz)
     returns setof paylatch.handout language sql stable as $$
-    select f.flow_id, j.lease_token, coalesce(r.version, f.version), j.action, f.channel, f.scene,
-           case when paylatch.is_wallet_action(j.action) then null else sp.business_target end,
+    select f.flow_id, j.lease_token, coalesce(r.version, f.version), p.action, f.channel, f.scene, p.business_target,
            f.trade_order_no, coalesce(r.refund_order_no, paylatch.refund_order_no(f.trade_order_no)), o.merchant_id, f.user_id,
            o.biz_key, f.attempt_no, coalesce(r.amount, f.amount)::bigint, f.currency::text,
            -- An execution is good for its lease only: after a cancel, that is all that the refund waits for.
-           case when j.action = 'EXECUTE_BUSINESS' then least(f.biz_deadline, j.due_at) else f.biz_deadline end,
+           case when p.action = 'EXECUTE_BUSINESS' then least(f.biz_deadline, p.due_at) else f.biz_deadline end,
            greatest(0, floor(extract(epoch from
-               case when j.action = 'EXECUTE_BUSINESS' then least(j.due_at, f.biz_deadline
-                                                                  + make_interval(secs => sp.business_timeout_ms / 1000.0))
-                    else j.due_at end - p_now) * 1000)
-               - case when paylatch.is_wallet_action(j.action) then sp.call_timeout_ms else sp.business_timeout_ms end)::integer,
+               case when p.action = 'EXECUTE_BUSINESS' then least(p.due_at, f.biz_deadline + make_interval(secs => p.timeout_ms / 1000.0))
+                    else p.due_at end - p_now) * 1000) - p.timeout_ms)::integer,
            f.payload, r.refund_id,
            case when r.refund_id is not null then r.channel_request_id
-                when j.lane = 'refund' then nullif(f.channel_request_id, paylatch.charge_ref(f.flow_id))
+                when p.lane = 'refund' then nullif(f.channel_request_id, paylatch.charge_ref(f.flow_id))
                 else f.channel_request_id end,
-           case when r.refund_id is not null then r.charge_ref when j.lane = 'refund' then paylatch.charge_ref(f.flow_id) end,
+           case when r.refund_id is not null then r.charge_ref when p.lane = 'refund' then paylatch.charge_ref(f.flow_id) end,
            case when r.refund_id is not null then r.act_sent_at else coalesce(f.act_sent_at, f.charge_sent_at) end
     from unnest(p_plan) p
     join paylatch.pay_flow f on f.flow_id = p.flow_id
     join paylatch.pay_order o on o.order_id = f.order_id
     join paylatch.job j on j.kind = p.kind and j.ref_id = coalesce(p.refund_id, p.flow_id)
     left join paylatch.refund r on r.refund_id = p.refund_id
-    join paylatch.scene_policy sp on sp.scene = f.scene and sp.channel = f.channel
     where p.action is not null
 $$;
 comment on function paylatch.handouts(paylatch.planned[], timestamptz) is

@@ -1,4 +1,4 @@
--- Comments of the functions written in Rust (rules.rs).
+-- Comments of the functions written in Rust (rules.rs, look.rs).
 
 comment on function paylatch.version() is 'Version of the loaded extension library.';
 comment on function paylatch.clock() is 'Now, as paylatch sees it: the one clock of the database, moved by the superuser setting paylatch.clock_offset_ms in tests.';
@@ -34,7 +34,10 @@ comment on function paylatch.can_refund_become(text, text) is 'Whether from_stat
 comment on function paylatch.is_evidence(text, text) is 'Whether action and outcome are words of ours.';
 comment on function paylatch.is_wallet_action(text) is 'Whether the action goes to the wallet; null for no action.';
 comment on function paylatch.brings_reference(text, text) is 'Whether an answer brings the wallet''s own reference, so that its log row names it.';
+comment on function paylatch.event_type(text, text, text, boolean, boolean) is 'The type of the event that a change makes, as flow.paying or refund.frozen; null where it makes none. Rule 12.';
 comment on function paylatch.log_hash(bytea, text, bigint, bigint, timestamptz, text, text, text, text, text, text, text, text, text) is 'Hash of a log row behind the hash before it: 16 bytes of SHA-256. Rule 9.';
+comment on function paylatch.look_from(text, timestamptz) is 'After which due time a claim looks for jobs of a channel, in the lanes refund, ask, new and biz: -infinity, unless this session''s looks from the beginning pass too many jobs that are gone.';
+comment on function paylatch.looked(text, timestamptz[], integer) is 'Keeps what a look that began with look_from() has seen: before which due time each lane has nothing left (null: not known), and how many jobs it took.';
 
 -- Ownership and privileges of the extension's functions: security definer commands run as paylatch_owner, which owns
 -- the tables and nothing else; nobody else may call anything until a migration grants it.

@@ -139,10 +139,10 @@ begin
       and j.lease_token is not null and paylatch.is_wallet_action(j.action)
     group by j.channel;
     if v_flows <> '{}' then
-        perform from paylatch.advance_set(v_flows, array(select t from unnest(p_told) t where t.refund_id is null), p_now, null, null, '{}', '{}');
+        perform paylatch.advance_set(paylatch.lock_flows(v_flows, false), array(select t from unnest(p_told) t where t.refund_id is null), p_now, null, null, '{}', '{}');
     end if;
     if v_refunds <> '{}' then
-        perform from paylatch.advance_refunds(v_refunds, array(select t from unnest(p_told) t where t.refund_id is not null),
+        perform paylatch.advance_refunds(v_refunds, array(select t from unnest(p_told) t where t.refund_id is not null),
                                               p_now, null, null, '{}', '{}');
     end if;
     update paylatch.channel_state s set in_flight = greatest(0, s.in_flight - v_calls.calls)

@@ -1,13 +1,13 @@
--- Functions written in Rust with composite arguments (engine.rs), and the row guards (guard.rs).
+-- Functions written in Rust with composite arguments (steps.rs, budgets.rs), and the row guards (guard.rs).
 
-create function paylatch.step(
-    facts paylatch.flow_facts, policy paylatch.policy, told paylatch.told, now timestamptz,
-    lease_until timestamptz, questions_only boolean, wallet_may_leave boolean) returns paylatch.step
-    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_step';
-create function paylatch.refund_step(
-    facts paylatch.refund_facts, policy paylatch.policy, told paylatch.told, now timestamptz,
-    lease_until timestamptz, questions_only boolean, wallet_may_leave boolean) returns paylatch.step
-    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_refund_step';
+create function paylatch.flow_steps(
+    facts paylatch.flow_facts[], rules paylatch.rules[], told paylatch.told[], now timestamptz, lease_ms integer,
+    probing text[], paced text[]) returns paylatch.planned[]
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_flow_steps';
+create function paylatch.refund_steps(
+    facts paylatch.refund_facts[], rules paylatch.rules[], told paylatch.told[], now timestamptz, lease_ms integer,
+    probing text[], paced text[]) returns paylatch.planned[]
+    language c immutable parallel safe as 'MODULE_PATHNAME', 'paylatch_refund_steps';
 create function paylatch.retry_at(policy paylatch.policy, id bigint, tries integer, now timestamptz) returns timestamptz
     language c immutable parallel safe strict as 'MODULE_PATHNAME', 'paylatch_retry_at';
 create function paylatch.grant_budget(
@@ -25,13 +25,14 @@ create function paylatch.settle_breaker(
 create function paylatch.guard_flow() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_flow';
 create function paylatch.guard_order() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_order';
 create function paylatch.guard_refund() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_guard_refund';
+create function paylatch.journal() returns trigger language c as 'MODULE_PATHNAME', 'paylatch_journal';
 create function paylatch.guard_append_only() returns trigger
     language c as 'MODULE_PATHNAME', 'paylatch_guard_append_only';
 
-comment on function paylatch.step(paylatch.flow_facts, paylatch.policy, paylatch.told, timestamptz, timestamptz, boolean, boolean) is
-    'One step of one flow, pure: applies what was told (null: nothing) and says the row''s new decision columns, at most one edge, the next action and the due time. lease_until null: no action leaves. Upholds rules 1 to 4.';
-comment on function paylatch.refund_step(paylatch.refund_facts, paylatch.policy, paylatch.told, timestamptz, timestamptz, boolean, boolean) is
-    'One step of one refund that is no compensation, pure, by the rules of a flow that is REFUNDING; status is the refund''s. Upholds rules 1 and 4.';
+comment on function paylatch.flow_steps(paylatch.flow_facts[], paylatch.rules[], paylatch.told[], timestamptz, integer, text[], text[]) is
+    'The steps of a set of flows, pure: applies what was told (at most one per flow) and says the new decision columns of each version, its next action and due time, as far as it goes without anything from outside. rules: of each scene and channel in the set. lease_ms: how long an action may stay out, at least; a lease is always three seconds longer than the call may take. Null: none leaves. probing: channels of which only questions leave; paced: channels whose wallet calls go through the queue and its budget. Upholds rules 1 to 4.';
+comment on function paylatch.refund_steps(paylatch.refund_facts[], paylatch.rules[], paylatch.told[], timestamptz, integer, text[], text[]) is
+    'One step each of refunds that are no compensations, pure, by the rules of a flow that is REFUNDING; status is the refund''s. Arguments as in flow_steps(). Upholds rules 1 and 4.';
 comment on function paylatch.retry_at(paylatch.policy, bigint, integer, timestamptz) is
     'When work with this id is looked at again after so many tries, by its scene''s retry curve. Pure.';
 comment on function paylatch.grant_budget(paylatch.limits, paylatch.breaker, timestamptz, integer, boolean) is
@@ -46,5 +47,7 @@ comment on function paylatch.guard_order() is
     'Row guard of pay_order: legal edge, version + 1, frozen columns, no delete. Raises 23514.';
 comment on function paylatch.guard_refund() is
     'Row guard of refund: its beginning and number fit its kind, legal edge, version + 1, frozen columns, no delete; chains the log hash. Raises 23514. Upholds rules 1, 4, 7 and 9.';
+comment on function paylatch.journal() is
+    'Statement trigger of pay_flow, refund and pay_order: one log row for each accepted change of a flow or refund, and the events of edges, freezes, resumes and of orders. Upholds rules 4, 9 and 12.';
 comment on function paylatch.guard_append_only() is
     'Row guard of append-only tables: refuses update and delete. Raises 23514. Upholds rule 9.';

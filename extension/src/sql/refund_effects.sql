@@ -2,44 +2,6 @@
 -- and events are written first, then its flow is brought up to date, then its order, then the queue.
 -- Lock order: the flow before its refunds and disputes, so commands lock it first; then order and job.
 
-create function paylatch.on_refund_insert_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, latency_ms, frozen_reason, hash)
-    select 'refund', n.refund_id, n.version, n.updated_at, null, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
-           n.last_latency_ms, n.frozen_reason, n.log_hash
-    from new_row n)
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select n.updated_at, n.flow_id, n.refund_id, n.version, paylatch.event_type('refund', null, n.status, false, false)
-    from new_row n;
-    return null;
-end $$;
-comment on function paylatch.on_refund_insert_log() is 'Logs new refunds, and writes their events. Upholds rules 4, 9 and 12.';
-
-create function paylatch.on_refund_update_log() returns trigger language plpgsql as $$
-begin
-    with logged as (
-    insert into paylatch.transition_log (kind, ref_id, version, at, from_status, to_status, source, actor, action,
-                                         outcome, code, request_id, latency_ms, frozen_reason, hash)
-    select 'refund', n.refund_id, n.version, n.updated_at, o.status, n.status, paylatch.log_source(),
-           paylatch.log_actor(), n.last_action, n.last_outcome, n.last_error_code,
-           case when paylatch.brings_reference(n.last_action, n.last_outcome) then n.channel_request_id end,
-           n.last_latency_ms, n.frozen_reason, n.log_hash
-    from new_row n join old_row o using (refund_id))
-    insert into paylatch.outbox (at, flow_id, ref_id, version, type)
-    select e.* from (
-        select n.updated_at, n.flow_id, n.refund_id, n.version,
-               paylatch.event_type('refund', o.status, n.status, o.frozen_reason is not null, n.frozen_reason is not null) as type
-        from new_row n join old_row o using (refund_id)) e
-    where e.type is not null;
-    return null;
-end $$;
-comment on function paylatch.on_refund_update_log() is
-    'Logs every change of a refund, and writes the events of edges, freezes and resumes. Upholds rules 4, 9 and 12.';
-
 create function paylatch.refunds_held(p_flow_id bigint) returns bigint language sql stable as $$
     select coalesce(sum(r.amount), 0)::bigint from paylatch.refund r
     where r.flow_id = p_flow_id and r.status in ('REQUESTED', 'PENDING', 'SUCCEEDED')

@@ -14,11 +14,31 @@ create type paylatch.report as (
     n bigint, kind text, flow_id bigint, refund_id bigint, lease_token bigint, channel text, disposition text, status text,
     told paylatch.told);
 
--- Takes reports apart and says of each whether it may decide. The flows and refunds are locked.
-create function paylatch.read_reports(p_evidence jsonb) returns setof paylatch.report language sql stable as $$
+-- One element of the evidence, as it came.
+create type paylatch.answer as (
+    n bigint, flow_id bigint, refund_id bigint, lease_token bigint, action text, outcome text, waited_ms bigint, took_ms integer,
+    code text, message text, request_id text, order_no text, amount bigint, currency text, owner text);
+
+create function paylatch.answers_of(p_evidence jsonb) returns paylatch.answer[] language plpgsql immutable as $$
+begin
+    return array(
+        select row (r.n, r.flow_id, r.refund_id, r.lease_token, r.action, r.outcome, r.waited_ms, r.took_ms, r.code, r.message,
+                    r.request_id, r.order_no, r.amount, r.currency, r.owner)::paylatch.answer
+        from rows from (jsonb_to_recordset(p_evidence) as (
+            flow_id bigint, refund_id bigint, lease_token bigint, action text, outcome text, waited_ms bigint, took_ms integer,
+            code text, message text, request_id text, order_no text, amount bigint, currency text, owner text)) with ordinality
+            as r(flow_id, refund_id, lease_token, action, outcome, waited_ms, took_ms, code, message, request_id, order_no,
+                 amount, currency, owner, n)
+        order by r.n);
+end $$;
+comment on function paylatch.answers_of(jsonb) is 'The evidence as rows, numbered from 1. Errors: class 22 for an element that is no object or has a value of another type.';
+
+-- Says of each report whether it may decide. p_flows: the flows that they are about, locked as the refunds are. p_again:
+-- answers about a row that another one of the set is about.
+create function paylatch.read_reports(p_answers paylatch.answer[], p_flows paylatch.flow_facts[], p_again bigint[]) returns setof paylatch.report language sql stable as $$
     select e.n, e.kind, e.flow_id, e.refund_id, e.lease_token, e.channel,
-           case when e.status is null or not paylatch.is_evidence(e.action, e.outcome) or e.again > 1 then 'rejected'
-                when j.lease_token = e.lease_token and j.action = e.action and e.frozen_reason is null
+           case when e.status is null or not paylatch.is_evidence(e.action, e.outcome) or e.n = any (p_again) then 'rejected'
+                when j.lease_token = e.lease_token and j.action = e.action and not e.frozen
                      and (e.kind = 'inquiry' or paylatch.answers_state(e.answering, e.action)) then 'applied'
                 when e.kind = 'refund' then paylatch.late_refund_disposition(e.refund_kind, e.status, e.action, e.outcome)
                 else paylatch.late_disposition(e.status, e.action, e.outcome, e.owner = e.trade_order_no) end,
@@ -27,23 +47,19 @@ create function paylatch.read_reports(p_evidence jsonb) returns setof paylatch.r
                 least(paylatch.clock(), coalesce(j.leased_at, e.updated_at) + make_interval(secs => greatest(e.waited_ms, 0) / 1000.0)),
                 e.order_no, e.amount, e.currency, e.owner, e.flow_id, left(coalesce(e.code, e.message), 64),
                 left(e.request_id, 128), e.took_ms, e.refund_id)::paylatch.told
-    from (select r.*, x.n, row_number() over (partition by r.flow_id, r.refund_id order by x.n) as again,
-                 f.channel, f.trade_order_no, f.updated_at, d.kind as refund_kind,
+    from (select r.*, f.channel, f.trade_order_no, f.updated_at, d.kind as refund_kind,
                  case when r.refund_id is not null then d.status else f.status end::text as status,
-                 case when r.refund_id is not null then d.frozen_reason else f.frozen_reason end as frozen_reason,
+                 case when r.refund_id is not null then d.frozen_reason is not null else f.frozen end as frozen,
                  -- A refund on its way is decided as a flow that is REFUNDING.
                  case when r.refund_id is null then f.status when d.status = 'PENDING' then 'REFUNDING' else 'REFUNDED' end as answering,
                  case when r.refund_id is not null then 'refund'
                       when f.status = 'PAY_FAIL' and r.action = 'QUERY_CHARGE' then 'inquiry' else 'flow' end as kind
-          from jsonb_array_elements(p_evidence) with ordinality x(element, n)
-          cross join lateral jsonb_to_record(x.element) as r(
-              flow_id bigint, refund_id bigint, lease_token bigint, action text, outcome text, waited_ms bigint, took_ms integer,
-              code text, message text, request_id text, order_no text, amount bigint, currency text, owner text)
-          left join paylatch.pay_flow f on f.flow_id = r.flow_id
+          from unnest(p_answers) r
+          left join unnest(p_flows) f on f.flow_id = r.flow_id
           left join paylatch.refund d on d.refund_id = r.refund_id and d.flow_id = r.flow_id and d.kind <> 'COMPENSATION') e
     left join paylatch.job j on j.kind = e.kind and j.ref_id = coalesce(e.refund_id, e.flow_id)
 $$;
-comment on function paylatch.read_reports(jsonb) is
+comment on function paylatch.read_reports(paylatch.answer[], paylatch.flow_facts[], bigint[]) is
     'Each report with its row''s state and its disposition: applied may decide; the others are late or no evidence. A fact counts as read no later than its request started: lease start plus waited_ms.';
 
 -- Reports that must not decide: recorded; one that contradicts its row''s branch freezes the flow or opens an incident.
@@ -137,6 +153,11 @@ comment on function paylatch.settle_inquiries(paylatch.report[], timestamptz) is
 -- What the answers say of each channel: they feed its breaker and free its calls under way.
 create function paylatch.settle_channels(p_reports paylatch.report[], p_now timestamptz) returns void language plpgsql as $$
 begin
+    if not exists (select from paylatch.channel_state s join paylatch.channel c using (channel)
+                   where s.failures > 0 or s.breaker <> 'closed' or c.max_in_flight is not null)
+       and not exists (select from unnest(p_reports) r where (r.told).outcome in ('UNKNOWN', 'UNAVAILABLE')) then
+        return;
+    end if;
     with answer as (
         select r.n, r.channel, (r.told).outcome in ('UNKNOWN', 'UNAVAILABLE') as failed
         from unnest(p_reports) r
@@ -185,37 +206,43 @@ declare
     v_now timestamptz := paylatch.clock();
     v_reports paylatch.report[];
     v_plan paylatch.planned[];
+    v_answers paylatch.answer[] := paylatch.answers_of(p_evidence);
+    v_flows paylatch.flow_facts[];
+    v_again bigint[];
     v_aside boolean;
     v_paced text[];
 begin
-    perform from paylatch.pay_flow f
-    where f.flow_id in (select (e.value ->> 'flow_id')::bigint from jsonb_array_elements(p_evidence) e)
-    order by f.flow_id for update;
-    v_aside := jsonb_path_exists(p_evidence, '$[*].refund_id ? (@ != null)');
+    v_flows := paylatch.lock_flows(array(select a.flow_id from unnest(v_answers) a), false);
+    v_aside := exists (select from unnest(v_answers) a where a.refund_id is not null);
     if v_aside then
         perform from paylatch.refund r
-        where r.refund_id in (select (e.value ->> 'refund_id')::bigint from jsonb_array_elements(p_evidence) e)
-        order by r.refund_id for update;
+        where r.refund_id = any (array(select a.refund_id from unnest(v_answers) a)) order by r.refund_id for update;
     end if;
-    v_reports := array(select r from paylatch.read_reports(p_evidence) r);
+    v_again := array(
+        select a.n from (select a.n, row_number() over (partition by a.flow_id, a.refund_id order by a.n) as nth from unnest(v_answers) a) a
+        where a.nth > 1);
+    v_reports := array(select r from paylatch.read_reports(v_answers, v_flows, v_again) r);
     if exists (select from unnest(v_reports) r where r.disposition <> 'applied') then
         perform paylatch.keep_late(array(select r from unnest(v_reports) r where r.disposition <> 'applied'), p_driver, v_now);
+    end if;
+    if exists (select from unnest(v_reports) r where r.disposition <> 'applied' or r.kind <> 'flow') then
+        -- Only some decide, and what was kept may have changed a flow.
+        v_flows := paylatch.lock_flows(
+            array(select r.flow_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'), false);
     end if;
     -- Where a channel is paced, its next wallet call goes through the queue and its budget.
     v_paced := array(select c.channel from paylatch.channel c join paylatch.channel_state s using (channel)
                      where c.max_in_flight is not null or c.rate_per_second is not null or s.breaker <> 'closed'
                         or s.moved_at > v_now - make_interval(secs => c.ramp_ms / 1000.0));
-    v_plan := array(
-        select p from paylatch.advance_set(
-            array(select r.flow_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'),
-            array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'),
-            v_now, p_lease_ms, p_driver, '{}', v_paced) p);
+    v_plan := paylatch.advance_set(
+        v_flows,
+        array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'flow'),
+        v_now, p_lease_ms, p_driver, '{}', v_paced);
     if v_aside then
-        v_plan := v_plan || array(
-            select p from paylatch.advance_refunds(
-                array(select r.refund_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
-                array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
-                v_now, p_lease_ms, p_driver, '{}', v_paced) p);
+        v_plan := v_plan || paylatch.advance_refunds(
+            array(select r.refund_id from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
+            array(select r.told from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'refund'),
+            v_now, p_lease_ms, p_driver, '{}', v_paced);
     end if;
     if exists (select from unnest(v_reports) r where r.kind = 'inquiry') then
         perform paylatch.settle_inquiries(array(select r from unnest(v_reports) r where r.disposition = 'applied' and r.kind = 'inquiry'), v_now);

@@ -25,14 +25,14 @@ begin
         exit when v_ids = '{}' or v_decided >= p_limit;
         v_cursor := v_ids[cardinality(v_ids)];
         begin
-            perform from paylatch.advance_set(v_ids, null, p_now, null, null, '{}', '{}');
+            perform paylatch.advance_set(paylatch.lock_flows(v_ids, false), null, p_now, null, null, '{}', '{}');
         exception when others then
             if paylatch.is_passing_error(sqlstate) then
                 raise;
             end if;
             foreach v_id in array v_ids loop
                 begin
-                    perform from paylatch.advance_set(array[v_id], null, p_now, null, null, '{}', '{}');
+                    perform paylatch.advance_set(paylatch.lock_flows(array[v_id], false), null, p_now, null, null, '{}', '{}');
                 exception when others then
                     if paylatch.is_passing_error(sqlstate) then
                         raise;

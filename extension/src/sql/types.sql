@@ -1,5 +1,5 @@
 -- Domains and row types. They hold no data; tables in migrations use the domains, commands pass the row types.
--- The order of columns in the row types is read by position in Rust (engine.rs); change both together.
+-- The order of columns in the row types is read by position in Rust (steps.rs, budgets.rs); change both together.
 
 create domain paylatch.flow_status as text
     constraint flow_status_known check (value in
@@ -16,17 +16,19 @@ create domain paylatch.currency_code as text
 create domain paylatch.payload as jsonb
     constraint payload_small check (octet_length(value::text) <= 8192);
 
--- The row as decisions see it.
+-- The row as decisions see it, and when it was last changed.
 create type paylatch.flow_facts as (
-    flow_id bigint, trade_order_no text, amount bigint, currency text, deadline timestamptz, cancelled boolean,
+    flow_id bigint, version bigint, scene text, channel text, trade_order_no text, amount bigint, currency text,
     status text, frozen boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz,
-    act_lease_until timestamptz, negative_count integer, negative_since timestamptz, last_outcome text);
+    act_lease_until timestamptz, negative_count integer, negative_since timestamptz, last_outcome text,
+    deadline timestamptz, cancelled boolean, updated_at timestamptz);
 
--- The row of a refund that is no compensation, as decisions see it.
+-- The row of a refund that is no compensation, as decisions see it; scene and channel are its flow's.
 create type paylatch.refund_facts as (
-    refund_id bigint, refund_order_no text, amount bigint, currency text, kind text, status text, frozen boolean,
-    retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
-    negative_count integer, negative_since timestamptz, last_outcome text);
+    refund_id bigint, version bigint, scene text, channel text, refund_order_no text, amount bigint, currency text,
+    status text, frozen boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz,
+    act_lease_until timestamptz, negative_count integer, negative_since timestamptz, last_outcome text,
+    kind text, flow_id bigint);
 
 -- The settings of a scene and its channel.
 create type paylatch.policy as (
@@ -35,24 +37,27 @@ create type paylatch.policy as (
     slow_interval_ms bigint, refund_max_failures integer, can_resend boolean, can_close_charge boolean,
     resend_window_ms bigint, not_found_final_after_ms bigint);
 
+-- The same, of one scene with one channel.
+create type paylatch.rules as (
+    scene text, channel text, call_timeout_ms integer, business_timeout_ms integer, business_target text,
+    policy paylatch.policy);
+
 -- What came back for one flow, or for one refund of it. The first seven columns decide; the rest is kept for people.
 create type paylatch.told as (
     action text, outcome text, asked_at timestamptz, order_no text, amount bigint, currency text, owner text,
     flow_id bigint, code text, request_id text, latency_ms integer, refund_id bigint);
 
--- The row after a step, and what to do with it.
-create type paylatch.step as (
-    status text, froze text, error_class text, logged_action text, changed boolean, action text, due_at timestamptz,
-    again boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
-    negative_count integer, negative_since timestamptz, last_outcome text, lane text);
-
--- A step planned for one row, with the version that it was planned on; in_place: its action is done in this database.
--- kind: flow, refund (refund_id says which) or inquiry, as in job.
+-- One step of one row, planned on `version`: the row after it, and what to do with it. A row's steps follow each other by
+-- `turn`; settled: nothing more follows without something from outside; in_place: its action is done in this database.
+-- kind: flow, refund (refund_id says which) or inquiry, as in job. told: it follows from an answer, of which code,
+-- request_id (a wallet's) and latency_ms are kept. timeout_ms and business_target: of the call that leaves.
 create type paylatch.planned as (
-    kind text, flow_id bigint, refund_id bigint, version bigint, in_place boolean, told paylatch.told, -- and the columns of paylatch.step
+    kind text, flow_id bigint, refund_id bigint, version bigint, turn integer, settled boolean, in_place boolean,
+    told boolean, code text, request_id text, latency_ms integer,
     status text, froze text, error_class text, logged_action text, changed boolean, action text, due_at timestamptz,
-    again boolean, retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
-    negative_count integer, negative_since timestamptz, last_outcome text, lane text);
+    retry_count integer, act_unread boolean, act_sent_at timestamptz, act_lease_until timestamptz,
+    negative_count integer, negative_since timestamptz, last_outcome text, lane text, timeout_ms integer,
+    business_target text);
 
 -- A channel's settings and moving parts, and what may be handed out.
 create type paylatch.limits as (

@@ -65,9 +65,9 @@ begin
             last_error_code = 'cancel requested'
         where f.flow_id = cancel_pay_flow.flow_id;
         -- Decided at once where no call is out; else when its report comes.
-        perform from paylatch.advance_set(
-            array(select j.ref_id from paylatch.job j where j.kind = 'flow' and j.ref_id = cancel_pay_flow.flow_id
-                  and j.lease_token is null and j.due_at < 'infinity'),
+        perform paylatch.advance_set(
+            paylatch.lock_flows(array(select j.ref_id from paylatch.job j where j.kind = 'flow' and j.ref_id = cancel_pay_flow.flow_id
+                                      and j.lease_token is null and j.due_at < 'infinity'), false),
             null, v_now, null, null, '{}', '{}');
     end if;
     select paylatch.client_status(f.status, f.frozen_reason is not null) into client_status
