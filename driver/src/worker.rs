@@ -1,9 +1,9 @@
 //! The loop: claim -> call -> report.
 //!
 //! One task holds all state and waits for events: a claim that came back, a call that ended, a report that was
-//! answered, a pause that is over. At most one claim and one report are under way, beside any number of calls up to
-//! `max_in_flight`. A report takes whatever has gathered since the last one left, so a lone answer waits for nothing,
-//! and under load sets form by themselves.
+//! answered, a pause that is over. Claims and reports run beside any number of calls up to `max_in_flight`. A report
+//! takes whatever has gathered since the last one left, so a lone answer waits for nothing, and under load sets form by
+//! themselves. While there is more than one statement can take, a second one runs beside it.
 //!
 //! Invariants: an answer is held until the database has taken it, over any number of lost connections (lease tokens
 //! make reporting it twice harmless); one set never holds two answers about one flow or refund; no call begins after the
@@ -29,6 +29,10 @@ pub(crate) mod report_log;
 
 /// Most answers in one report.
 const REPORT_LIMIT: usize = 500;
+/// Claims, or reports, that run at once.
+const AT_ONCE: usize = 2;
+/// So many answers are worth a second report beside one that is under way.
+const SIZEABLE: usize = 100;
 /// After the last call has ended: how long the last reports may take.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 
@@ -101,8 +105,8 @@ pub async fn run(
 ) -> Result<(), Error> {
     let mut worker = Worker::new(queue, adapters, settings);
     loop {
-        worker.start_report();
-        worker.start_claim();
+        while worker.start_report() {}
+        while worker.start_claim() {}
         worker.adapters.metrics().in_flight.set(i64::try_from(worker.held()).unwrap_or(i64::MAX));
         if worker.is_done() {
             return Ok(());
@@ -137,23 +141,28 @@ enum Event {
     GiveUp,
 }
 
-/// A statement of which at most one is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// May be sent.
-    Ready,
-    /// Pauses first.
-    Waiting,
-    /// Was sent, for so many actions.
-    UnderWay(usize),
+/// Statements of one kind: how many are under way, for how many actions, and whether the next one has to wait.
+#[derive(Debug, Default)]
+struct Turns {
+    under_way: usize,
+    actions: usize,
+    waiting: bool,
 }
 
-impl Turn {
-    const fn held(self) -> usize {
-        match self {
-            Self::UnderWay(actions) => actions,
-            Self::Ready | Self::Waiting => 0,
-        }
+impl Turns {
+    /// Whether one may be sent; a second one only if there is enough for it.
+    const fn may_begin(&self, enough_for_two: bool) -> bool {
+        !self.waiting && (self.under_way == 0 || (self.under_way < AT_ONCE && enough_for_two))
+    }
+
+    const fn begin(&mut self, actions: usize) {
+        self.under_way += 1;
+        self.actions += actions;
+    }
+
+    const fn end(&mut self, actions: usize) {
+        self.under_way -= 1;
+        self.actions -= actions;
     }
 }
 
@@ -166,8 +175,10 @@ struct Worker<Q> {
     abort: CancellationToken,
     calls: usize,
     pending: VecDeque<Carried>,
-    claim: Turn,
-    report: Turn,
+    claims: Turns,
+    reports: Turns,
+    /// The last claim was full and sizeable, so there is more.
+    more: bool,
     /// Halves when a set is refused, until the one bad answer in it stands alone.
     report_limit: usize,
     polling: Polling,
@@ -187,8 +198,9 @@ impl<Q: Queue> Worker<Q> {
             abort: CancellationToken::new(),
             calls: 0,
             pending: VecDeque::new(),
-            claim: Turn::Ready,
-            report: Turn::Ready,
+            claims: Turns::default(),
+            reports: Turns::default(),
+            more: false,
             report_limit: REPORT_LIMIT,
             polling: Polling::new(settings.poll_min, settings.poll_max),
             claim_backoff: Backoff::default(),
@@ -200,19 +212,20 @@ impl<Q: Queue> Worker<Q> {
 
     /// Actions that this worker is responsible for, counting those it has just asked for.
     fn held(&self) -> usize {
-        self.calls + self.pending.len() + self.report.held() + self.claim.held()
+        self.calls + self.pending.len() + self.reports.actions + self.claims.actions
     }
 
     fn is_done(&self) -> bool {
         self.given_up || (self.stopping && self.held() == 0)
     }
 
-    fn start_claim(&mut self) {
+    /// Whether one was sent.
+    fn start_claim(&mut self) -> bool {
         let wanted = self.settings.max_in_flight.saturating_sub(self.held()).min(self.settings.claim_batch);
-        if self.stopping || self.claim != Turn::Ready || wanted == 0 {
-            return;
+        if self.stopping || wanted == 0 || !self.claims.may_begin(self.more && wanted == self.settings.claim_batch) {
+            return false;
         }
-        self.claim = Turn::UnderWay(wanted);
+        self.claims.begin(wanted);
         self.adapters.metrics().claims.inc();
         let (queue, lease) = (self.queue.clone(), self.settings.lease);
         self.tasks.spawn(async move {
@@ -220,14 +233,16 @@ impl<Q: Queue> Worker<Q> {
             let result = queue.claim(wanted, lease).await;
             Event::Claimed { wanted, asked, received: clock::instant(), result }
         });
+        true
     }
 
-    fn start_report(&mut self) {
-        if self.report != Turn::Ready || self.pending.is_empty() {
-            return;
+    /// Whether one was sent.
+    fn start_report(&mut self) -> bool {
+        if self.pending.is_empty() || !self.reports.may_begin(self.pending.len() >= SIZEABLE) {
+            return false;
         }
         let batch = self.next_batch();
-        self.report = Turn::UnderWay(batch.len());
+        self.reports.begin(batch.len());
         let queue = self.queue.clone();
         let lease = (!self.stopping).then_some(self.settings.lease);
         self.tasks.spawn(async move {
@@ -236,6 +251,7 @@ impl<Q: Queue> Worker<Q> {
             let result = queue.report(&evidence, lease).await;
             Event::Reported { asked, received: clock::instant(), result, batch }
         });
+        true
     }
 
     /// The oldest answers, no two about one flow or refund: the database would reject the second.
@@ -274,8 +290,8 @@ impl<Q: Queue> Worker<Q> {
             }
             Event::Claimed { wanted, asked, received, result } => self.claimed(wanted, asked, received, result).await,
             Event::Reported { batch, asked, received, result } => self.reported(batch, asked, received, result).await,
-            Event::ClaimDue => self.claim = Turn::Ready,
-            Event::ReportDue => self.report = Turn::Ready,
+            Event::ClaimDue => self.claims.waiting = false,
+            Event::ReportDue => self.reports.waiting = false,
             Event::GraceOver => {
                 if self.calls > 0 {
                     tracing::warn!(calls = self.calls, "the grace is over: calls under way are given up as UNKNOWN");
@@ -294,16 +310,19 @@ impl<Q: Queue> Worker<Q> {
     }
 
     async fn claimed(&mut self, wanted: usize, asked: Instant, received: Instant, result: Result<Vec<Handout>, Error>) {
+        self.claims.end(wanted);
+        self.more = false;
         let pause = match result {
             Ok(handouts) => {
                 if self.claim_backoff.after_success() {
                     tracing::info!("the database answers claims again");
                 }
                 let got = handouts.len();
-                self.claim = Turn::Waiting;
                 self.dispatch(handouts, asked, received).await;
                 let sizeable = (self.settings.claim_batch.min(self.settings.max_in_flight) / 4).max(1);
-                self.polling.after_claim(wanted, got, sizeable)
+                let pause = self.polling.after_claim(wanted, got, sizeable);
+                self.more = pause.is_zero();
+                pause
             }
             Err(error) => {
                 self.adapters.metrics().database_errors.inc();
@@ -312,10 +331,8 @@ impl<Q: Queue> Worker<Q> {
                 pause
             }
         };
-        if pause.is_zero() {
-            self.claim = Turn::Ready;
-        } else {
-            self.claim = Turn::Waiting;
+        if !pause.is_zero() && !self.claims.waiting {
+            self.claims.waiting = true;
             self.after(pause, Event::ClaimDue);
         }
     }
@@ -327,7 +344,7 @@ impl<Q: Queue> Worker<Q> {
         received: Instant,
         result: Result<Vec<Verdict>, Error>,
     ) {
-        self.report = Turn::Ready;
+        self.reports.end(batch.len());
         match result {
             Ok(verdicts) => {
                 if self.report_backoff.after_success() {
@@ -366,8 +383,10 @@ impl<Q: Queue> Worker<Q> {
         } else {
             let pause = self.report_backoff.after_error();
             log_trouble(error, pause);
-            self.report = Turn::Waiting;
-            self.after(pause, Event::ReportDue);
+            if !self.reports.waiting {
+                self.reports.waiting = true;
+                self.after(pause, Event::ReportDue);
+            }
         }
         batch.extend(self.pending.drain(..));
         self.pending = batch.into();

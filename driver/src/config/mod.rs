@@ -294,7 +294,7 @@ impl Config {
         let Driver { max_in_flight, claim_batch, lease_ms, poll_min_ms, poll_max_ms, tick_ms, .. } = self.driver;
         within("database.max_connections", self.database.max_connections, 2, 100)?;
         within("database.command_timeout_ms", self.database.command_timeout_ms, 100, 600_000)?;
-        within("driver.max_in_flight", max_in_flight, 1, 10_000)?;
+        within("driver.max_in_flight", max_in_flight, 1, 50_000)?;
         within("driver.claim_batch", claim_batch, 1, 1000)?;
         within("driver.lease_ms", lease_ms, 1000, 3_600_000)?;
         within("driver.poll_max_ms", poll_max_ms, 1, 60_000)?;
