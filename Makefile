@@ -1,7 +1,7 @@
 # The one entry point. Every target says what it does in its `## help` line; the work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup extension driver build demo psql stop test test-core bench lint docker-lint check-features clean
+.PHONY: help setup extension driver build demo psql stop test test-core bench bench-peers lint docker-lint check-features clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target text; do printf '  make %-16s%s\n' "$$target" "$$text"; done
@@ -33,8 +33,11 @@ test: setup extension ## every test, against a cluster made for this run; ARGS= 
 test-core: ## the pure rules only: no database, a few seconds
 	@cargo test --quiet --package paylatch-core
 
-bench: build ## measure flows per second and WAL per flow; ARGS= goes to the benchmark
+bench: build ## every figure of docs/performance.md beside its baseline; ARGS="--only s1,s3 --rounds 7 --long" chooses
 	@scripts/bench $(ARGS)
+
+bench-peers: build ## whole lives against DBOS Transact, graphile-worker and pg-boss
+	@scripts/bench --peers $(ARGS)
 
 lint: ## rustfmt, clippy, shellcheck, hadolint, compose schema
 	@scripts/lint

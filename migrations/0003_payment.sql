@@ -2,6 +2,8 @@
 --
 -- pay_flow has no index on, and no predicate over, a column that changes: every update stays on its page (HOT) and
 -- writes no index entry. `job` is the index of unfinished work, kept by trigger in the transaction of the change.
+-- Autovacuum looks at orders and flows after a twentieth of them, not a fifth: with millions of rows the default comes once
+-- a day, in one piece. The queue is small and turns over all the time, so it is looked at by count.
 -- The fill factors leave room for the versions of a life in sets: measured, at 30 and 45 every update is HOT and a life
 -- writes 3.5 KB of log; at 50 and 70 a third is not, and it writes 4.1 KB and takes more disk.
 -- Columns that never change come first, so that an update's log record holds little more than what changed.
@@ -33,7 +35,8 @@ create table paylatch.pay_order (
     status paylatch.order_status not null default 'PENDING',
     -- What differs most comes first: an entry is found after fewer comparisons.
     constraint one_order_per_target unique (user_id, biz_key, scene, merchant_id)
-) with (fillfactor = 45);
+) with (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05,
+        autovacuum_analyze_scale_factor = 0.02);
 comment on table paylatch.pay_order is 'The business target, long-lived. A projection of its attempts: only their triggers change it.';
 
 create table paylatch.pay_flow (
@@ -80,7 +83,8 @@ create table paylatch.pay_flow (
         (refunded_amount >= 0 and disputed_amount >= 0 and refunded_amount + disputed_amount <= amount),
     constraint ended_is_not_frozen check
         (frozen_reason is null or status in ('WAIT_PAY', 'PAYING', 'PAYED', 'REFUNDING'))
-) with (fillfactor = 30);
+) with (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05,
+        autovacuum_analyze_scale_factor = 0.02);
 comment on table paylatch.pay_flow is 'One payment attempt. Changed by commands through compare-and-set; guarded row by row.';
 comment on column paylatch.pay_flow.amount is 'Minor units of currency, frozen at creation.';
 comment on column paylatch.pay_flow.charged_amount is 'As evidenced, minor units; on PAY_FAIL only where a charge showed up later.';

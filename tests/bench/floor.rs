@@ -1,50 +1,31 @@
-//! The baseline: bare SQL writing the same rows in sets, over two connections.
+//! The baselines in bare SQL: the same rows in the same tables, without a guard.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::join_all;
 use paylatch_tests::Database;
 
-use crate::{Load, Measured, Subject};
-
-/// Connections at work; as many as the machine that the targets are set for has cores.
-const CONNECTIONS: i64 = 2;
-
-/// Bare SQL in sets.
-#[derive(Default)]
-pub struct Floor {
-    /// Users of earlier rounds; each set makes orders for users of its own.
-    users: AtomicI64,
-}
+use crate::life::{Life, Meter};
 
 /// Makes the bare tables and functions.
 pub async fn prepare(db: &Database) {
     db.execute(include_str!("bare.sql")).await;
 }
 
-impl Subject for Floor {
-    fn name(&self) -> &'static str {
-        "bare SQL in sets"
-    }
-
-    fn round<'a>(&'a self, db: &'a Database, load: Load) -> LocalBoxFuture<'a, Measured> {
-        Box::pin(async move {
-            let first_user = self.users.fetch_add(load.flows, Ordering::Relaxed);
-            let wal: String = db.value("select pg_current_wal_lsn()::text").await;
-            let began = Instant::now();
-            join_all((0..CONNECTIONS).map(|n| work(db, first_user, n, load))).await;
-            let seconds = began.elapsed().as_secs_f64();
-            let written = wal_since(db, &wal).await;
-            Measured { flows_per_second: load.flows as f64 / seconds, wal_bytes_per_flow: written / load.flows as f64 }
-        })
-    }
+/// Takes payments through their whole life in sets of `batch`, over so many connections.
+pub async fn run(db: &Database, flows: i64, batch: i64, connections: i64) -> Life {
+    // Each round makes orders for users of its own.
+    let first_user: i64 = db.value("select coalesce(max(order_id), 0) from bare.pay_order").await;
+    let meter = Meter::start(db, &[]).await;
+    let began = Instant::now();
+    join_all((0..connections).map(|n| work(db, first_user, n, connections, flows, batch))).await;
+    meter.stop(db, flows, began.elapsed()).await
 }
 
-/// Every `CONNECTIONS`th set, from the `first` on.
-async fn work(db: &Database, first_user: i64, first: i64, Load { flows, batch }: Load) {
+/// Every `connections`th set, from the `first` on.
+async fn work(db: &Database, first_user: i64, first: i64, connections: i64, flows: i64, batch: i64) {
     let mut session = db.session().await;
-    for set in (first..flows / batch).step_by(CONNECTIONS as usize) {
+    for set in (first..flows / batch).step_by(connections as usize) {
         sqlx::query("select bare.create_set('bench', $1, $2)")
             .bind(first_user + set * batch)
             .bind(batch as i32)

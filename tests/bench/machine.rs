@@ -16,9 +16,16 @@ pub struct Machine {
     pub durability: String,
 }
 
-/// Looks at the machine and the server.
+/// Looks at the machine and the server; refuses one that is not durable.
 pub async fn describe(db: &Database) -> Machine {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let lax: Vec<String> = sqlx::query_scalar(
+        "select name from pg_settings where name in ('fsync', 'synchronous_commit', 'full_page_writes') and setting <> 'on'",
+    )
+    .fetch_all(db.pool())
+    .await
+    .unwrap();
+    assert!(lax.is_empty(), "figures of a cluster that may lose payments say nothing: {lax:?} is not on");
     let processor = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
     Machine {
         cores: std::thread::available_parallelism().map_or(1, usize::from),

@@ -46,6 +46,11 @@ impl Process {
         self.child.try_wait().expect("wait for child").is_none()
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The most memory that it has had so far, in KiB.
     pub fn peak_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a running process");

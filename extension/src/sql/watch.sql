@@ -152,6 +152,29 @@ begin
         level := case when check_name = 'synchronous_commit' and says like '%remote%' then 'info' else 'error' end;
         return next;
     end loop;
+    -- What costs speed, not money (docs/dba.md, Tuning). Sizes are compared in bytes.
+    level := 'info';
+    for check_name, ok, says in
+        select x.name, x.ok, x.name || ' = ' || x.shown || case when x.ok then '' else '; ' || x.because end
+        from (select p.name, current_setting(p.name) as shown, w.because,
+                     case p.name when 'autovacuum' then p.setting = 'on'
+                          else p.setting::bigint * case p.unit when '8kB' then 8192 when 'kB' then 1024 when 'MB' then 1048576 else 1 end >= w.least end as ok
+              from (values
+                  ('autovacuum', 0, 'the queue bloats without it'),
+                  ('shared_buffers', 536870912, 'at least 512MB, and about a quarter of the memory'),
+                  ('max_wal_size', 4294967296, 'at least 4GB: at 5,000 payments a second a gigabyte is written in under a minute'),
+                  ('checkpoint_timeout', 600, 'at least 10min: each checkpoint makes the next change of every page be logged whole')) w(name, least, because)
+              join pg_settings p using (name)) x loop
+        return next;
+    end loop;
+    for check_name, ok, says in
+        select 'queue bloat', false, format('paylatch.job takes %s for %s jobs: a snapshot was held for long, or autovacuum lags; vacuum paylatch.job, then reindex table concurrently paylatch.job',
+               pg_size_pretty(pg_relation_size('paylatch.job') + pg_indexes_size('paylatch.job')), c.jobs)
+        from (select count(*) as jobs from paylatch.job) c
+        where pg_relation_size('paylatch.job') + pg_indexes_size('paylatch.job') > 67108864 + 4096 * c.jobs loop
+        level := 'warn';
+        return next;
+    end loop;
     check_name := 'scenes'; level := 'info'; ok := exists (select from paylatch.scene);
     says := (select count(*) from paylatch.scene) || ' scenes, ' || (select count(*) from paylatch.channel) || ' channels'
         || case when ok then '' else '; add rows to paylatch.channel and paylatch.scene' end;
@@ -188,4 +211,4 @@ begin
     end loop;
 end $$;
 comment on function paylatch.doctor() is
-    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, webhook events that wait, partitions, how far events are behind. level: how bad a check is where it is not ok. Error: PL007.';
+    'What can be seen from inside the database: versions, guards, arming, scanner and pg_cron, held snapshots by pid, durability, settings that cost speed, bloat of the queue, webhook events that wait, partitions, how far events are behind. level: how bad a check is where it is not ok. Error: PL007.';

@@ -1,0 +1,52 @@
+//! Other people's ways to the same end, as programs of their own in tests/bench/peers.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use paylatch_tests::Database;
+use serde::Deserialize;
+
+/// A program that carries payments to their end and says how long it took.
+#[derive(Debug, Clone, Copy)]
+pub struct External {
+    /// Its folder, and what the table calls it.
+    pub name: &'static str,
+    /// What runs it: `python` or `node`, from the folder that scripts/peers made.
+    pub runtime: &'static str,
+    /// Its file.
+    pub main: &'static str,
+}
+
+/// The hand-written service of the article.
+pub const ARTICLE: External = External { name: "article", runtime: "python", main: "main.py" };
+/// Well-known ways to make steps durable, and queues.
+pub const PEERS: [External; 3] = [
+    External { name: "dbos", runtime: "node", main: "main.mjs" },
+    External { name: "graphile-worker", runtime: "node", main: "main.mjs" },
+    External { name: "pg-boss", runtime: "node", main: "main.mjs" },
+];
+
+#[derive(Debug, Deserialize)]
+struct Said {
+    flows: f64,
+    seconds: f64,
+}
+
+impl External {
+    /// Flows a second. With `simulator`, its three calls a flow go there over HTTP.
+    pub async fn run(self, flows: i64, simulator: Option<&str>) -> f64 {
+        let db = Database::empty().await;
+        let peers = PathBuf::from(std::env::var_os("PAYLATCH_PEERS").expect("scripts/bench sets PAYLATCH_PEERS"));
+        let mut command = Command::new(peers.join("bin").join(self.runtime));
+        command.arg(peers.join(self.name).join(self.main));
+        command.env("DATABASE_URL", db.url()).env("FLOWS", flows.to_string()).env("CONNECTIONS", "16");
+        if let Some(url) = simulator {
+            command.env("WALLET_URL", url).env("BUSINESS_URL", url);
+        }
+        let child = tokio::process::Command::from(command).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let output = child.await.unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        assert!(output.status.success(), "{} failed: {}", self.name, output.status);
+        let said: Said = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        said.flows / said.seconds
+    }
+}
