@@ -11,21 +11,34 @@ use serde_json::{Value, json};
 use crate::measure::{Figure, Series, Target};
 use crate::{Args, say};
 
-const IN_FLIGHT: i64 = 20_000;
+/// What the target is set for.
+const WANTED: i64 = 20_000;
+/// Files that daemon and wallet need besides a socket for each call.
+const OTHER_FILES: u64 = 500;
 
 pub async fn figures(args: &Args) -> Vec<Figure> {
-    // A socket for each call, on both sides of the loopback; the daemon inherits the limit.
+    // A socket for each call, on both sides of the loopback; the daemon inherits the limit. Where it is too low, as many
+    // as it allows are in flight, and what they take is scaled up: a little too much, since the daemon itself is, too.
     let files = nix::sys::resource::Resource::RLIMIT_NOFILE;
     let (_, hard) = nix::sys::resource::getrlimit(files).unwrap();
-    nix::sys::resource::setrlimit(files, hard.min(100_000), hard).unwrap();
+    let limit = hard.min(100_000);
+    nix::sys::resource::setrlimit(files, limit, hard).unwrap();
+    let in_flight = WANTED.min(limit.saturating_sub(OTHER_FILES) as i64 / 100 * 100);
+    assert!(in_flight > 0, "a limit of {limit} open files is too low");
     let mut rounds = Vec::new();
     for round in 1..=args.rounds.min(3) {
-        rounds.push(run().await);
+        rounds.push(run(in_flight).await * WANTED as f64 / in_flight as f64);
         say(&format!("memory, round {round}: {:.0} MB", rounds[round - 1]));
     }
     vec![Figure {
         id: "S10",
-        what: format!("daemon's greatest memory, {IN_FLIGHT} actions in flight"),
+        what: if in_flight == WANTED {
+            format!("daemon's greatest memory, {WANTED} actions in flight")
+        } else {
+            format!(
+                "daemon's greatest memory, {WANTED} actions in flight, scaled up from {in_flight} (limit of open files)"
+            )
+        },
         unit: "MB",
         subject: Series::new("paylatchd", rounds),
         baseline: None,
@@ -33,7 +46,7 @@ pub async fn figures(args: &Args) -> Vec<Figure> {
     }]
 }
 
-async fn run() -> f64 {
+async fn run(in_flight: i64) -> f64 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let silent = Router::new().fallback(any(|| async {
@@ -47,15 +60,15 @@ async fn run() -> f64 {
     )
     .await;
     let mut session = db.session_as("app").await;
-    for set in 0..IN_FLIGHT / 1000 {
-        let requests: Vec<Value> = (0..1000)
-            .map(|n| json!({"scene": "topup", "user_id": (set * 1000 + n).to_string(), "biz_key": "b", "amount": 1250, "currency": "USD"}))
+    for set in 0..in_flight / 100 {
+        let requests: Vec<Value> = (0..100)
+            .map(|n| json!({"scene": "topup", "user_id": (set * 100 + n).to_string(), "biz_key": "b", "amount": 1250, "currency": "USD"}))
             .collect();
         sqlx::query("select paylatch.create_pay_flows($1)").bind(json!(requests)).execute(&mut session).await.unwrap();
     }
     let mut daemon = Setup::of(&db)
         .log("error")
-        .driver(&format!("max_in_flight = {IN_FLIGHT}"))
+        .driver(&format!("max_in_flight = {in_flight}"))
         .driver("claim_batch = 500")
         .driver("lease_ms = 180000")
         .driver("shutdown_grace_ms = 100")
@@ -63,8 +76,7 @@ async fn run() -> f64 {
         .start()
         .await;
     eventually("all actions are in flight", Duration::from_secs(120), async || {
-        let metrics = daemon.metrics().await;
-        metrics.lines().any(|line| line.ends_with(&format!(" {IN_FLIGHT}")) && line.contains("in_flight")).then_some(())
+        daemon.metrics().await.contains(&format!("paylatch_held_actions {in_flight}\n")).then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_secs(3)).await;
