@@ -22,16 +22,24 @@ mod plot;
 mod snapshot;
 mod table;
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Parser;
+use futures::FutureExt;
 use paylatch_tests::Database;
 
+use crate::measure::Figure;
+
+/// What can be asked for with --only.
+const SUBJECTS: [&str; 12] = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "plots"];
+
 /// Measures paylatch against bare SQL, the article's service and others.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser, serde::Serialize)]
 pub struct Args {
-    /// The figures to take, as s1,s3: s1 (with s4), s2, s3, s5 to s11, plots. Without it: all but the peers.
-    #[arg(long, value_delimiter = ',')]
+    /// The figures to take, as s1,s3; s1 and s4 come from the same rounds. Without it: all but the peers.
+    #[arg(long, value_delimiter = ',', value_parser = SUBJECTS, ignore_case = true)]
     only: Vec<String>,
     /// Payments per round of whole lives.
     #[arg(long, default_value_t = 20_000)]
@@ -63,11 +71,11 @@ impl Args {
     }
 
     fn wants(&self, figure: &str) -> bool {
-        if self.peers {
-            figure == "peers"
-        } else {
-            figure != "peers" && (self.only.is_empty() || self.only.iter().any(|only| only == figure))
+        if self.peers || figure == "peers" {
+            return self.peers && figure == "peers";
         }
+        let only = self.only.iter().map(|only| if only == "s4" { "s1" } else { only.as_str() });
+        self.only.is_empty() || only.into_iter().any(|only| only.eq_ignore_ascii_case(figure))
     }
 }
 
@@ -84,46 +92,54 @@ async fn main() {
         let db = Database::empty().await;
         machine::describe(&db).await
     };
-    let mut figures = Vec::new();
-    if args.wants("s1") || args.wants("s4") {
-        figures.extend(life::figures(&args).await);
+    let mut run = Run { machine, options: args.clone(), figures: Vec::new(), failed: Vec::new() };
+    run.take("s1", async || life::figures(&args).await).await;
+    run.take("s2", async || http::others(&args, &[external::ARTICLE]).await).await;
+    run.take("peers", async || http::others(&args, &external::PEERS).await).await;
+    run.take("s3", async || create::figures(&args).await).await;
+    run.take("s5", async || guard::figures(&args).await).await;
+    run.take("s6", async || latency::figures(&args).await).await;
+    run.take("s7", async || history::figures(&args).await).await;
+    run.take("s8", async || snapshot::figures(&args).await).await;
+    run.take("s9", async || http::figures(&args).await).await;
+    run.take("s10", async || memory::figures(&args).await).await;
+    run.take("s11", async || life::two_daemons(&args).await).await;
+    run.take("plots", async || plots(&args).await).await;
+    print!("{}", table::render(&run));
+    assert!(run.failed.is_empty(), "these could not be taken: {}", run.failed.join(", "));
+}
+
+/// Draws both sweeps; they are no figures of the table.
+async fn plots(args: &Args) -> Vec<Figure> {
+    std::fs::create_dir_all(&args.plots).unwrap();
+    plot::throughput(&args.plots.join("throughput.svg"), &life::sweep(args).await);
+    plot::latency(&args.plots.join("latency.svg"), &latency::sweep().await);
+    say(&format!("pictures are in {}", args.plots.display()));
+    Vec::new()
+}
+
+/// What one run has taken so far.
+#[derive(Debug, serde::Serialize)]
+pub struct Run {
+    machine: machine::Machine,
+    options: Args,
+    figures: Vec<Figure>,
+    failed: Vec<&'static str>,
+}
+
+impl Run {
+    /// Takes one subject's figures, if they are wanted. One that breaks costs the others nothing, and what is there so far
+    /// is on disk: a run is long.
+    async fn take(&mut self, name: &'static str, figures: impl AsyncFnOnce() -> Vec<Figure>) {
+        if !self.options.wants(name) {
+            return;
+        }
+        let began = Instant::now();
+        match AssertUnwindSafe(figures()).catch_unwind().await {
+            Ok(figures) => self.figures.extend(figures),
+            Err(_) => self.failed.push(name),
+        }
+        table::write_json(self);
+        say(&format!("{name} took {:.0} s", began.elapsed().as_secs_f64()));
     }
-    if args.wants("s2") {
-        figures.extend(http::others(&args, &[external::ARTICLE]).await);
-    }
-    if args.wants("peers") {
-        figures.extend(http::others(&args, &external::PEERS).await);
-    }
-    if args.wants("s3") {
-        figures.extend(create::figures(&args).await);
-    }
-    if args.wants("s5") {
-        figures.extend(guard::figures(&args).await);
-    }
-    if args.wants("s6") {
-        figures.extend(latency::figures(&args).await);
-    }
-    if args.wants("s7") {
-        figures.extend(history::figures(&args).await);
-    }
-    if args.wants("s8") {
-        figures.extend(snapshot::figures(&args).await);
-    }
-    if args.wants("s9") {
-        figures.extend(http::figures(&args).await);
-    }
-    if args.wants("s10") {
-        figures.extend(memory::figures(&args).await);
-    }
-    if args.wants("s11") {
-        figures.extend(life::two_daemons(&args).await);
-    }
-    if args.wants("plots") {
-        std::fs::create_dir_all(&args.plots).unwrap();
-        plot::throughput(&args.plots.join("throughput.svg"), &life::sweep(&args).await);
-        plot::latency(&args.plots.join("latency.svg"), &latency::sweep().await);
-        say(&format!("pictures are in {}", args.plots.display()));
-    }
-    print!("{}", table::render(&machine, &figures));
-    table::write_json(&args.json, &machine, &figures);
 }

@@ -1,18 +1,24 @@
 //! The figures, for people and for programs.
 
-use std::fmt::Write;
-use std::path::Path;
-
 use serde_json::json;
+use std::fmt::Write;
 
-use crate::machine::Machine;
-use crate::measure::{Figure, Series, Spread, Target};
+use crate::Run;
+use crate::measure::{Series, Spread, Target};
 
 /// One line a figure.
-pub fn render(machine: &Machine, figures: &[Figure]) -> String {
+pub fn render(run: &Run) -> String {
+    let Run { machine, options, figures, .. } = run;
     let mut text = format!(
-        "\n{} cores, {}, PostgreSQL {}, {}\nmedian (least to greatest) over the rounds; ratios are taken round by round\n\n",
-        machine.cores, machine.processor, machine.postgres, machine.durability
+        "\n{} cores, {}, PostgreSQL {}, {}\n{} payments a round in sets of {}, {} rounds{}; median (least to greatest), ratios taken round by round\n\n",
+        machine.cores,
+        machine.processor,
+        machine.postgres,
+        machine.durability,
+        options.flows,
+        options.batch,
+        options.rounds,
+        if options.long { ", full sizes" } else { "" }
     );
     for figure in figures {
         let _ = writeln!(text, "{:<4}{} [{}]", figure.id, figure.what, figure.unit);
@@ -37,8 +43,10 @@ pub fn render(machine: &Machine, figures: &[Figure]) -> String {
 }
 
 /// The same figures, every round of them.
-pub fn write_json(path: &Path, machine: &Machine, figures: &[Figure]) {
-    let lines: Vec<_> = figures
+pub fn write_json(run: &Run) {
+    let path = &run.options.json;
+    let lines: Vec<_> = run
+        .figures
         .iter()
         .map(|figure| {
             let spread =
@@ -51,7 +59,7 @@ pub fn write_json(path: &Path, machine: &Machine, figures: &[Figure]) {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).unwrap();
     }
-    let all = json!({"machine": machine, "figures": lines});
+    let all = json!({"machine": run.machine, "options": run.options, "figures": lines, "failed": run.failed});
     std::fs::write(path, format!("{all:#}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
