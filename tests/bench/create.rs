@@ -44,6 +44,7 @@ pub async fn figures(args: &Args) -> Vec<Figure> {
     std::fs::write(&bare, BARE).unwrap();
     pgbench(&db, &ours, 1);
     pgbench(&db, &bare, 1);
+    floor::assert_same_rows(&db).await;
     let (mut us, mut them) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         us.push(pgbench(&db, &ours, 5));

@@ -42,3 +42,18 @@ async fn work(db: &Database, first_user: i64, first: i64, connections: i64, flow
 pub async fn wal_since(db: &Database, position: &str) -> f64 {
     db.value(&format!("select pg_wal_lsn_diff(pg_current_wal_lsn(), '{position}')::float8")).await
 }
+
+/// Both sides must have left the same rows behind for every payment: a baseline that writes less says nothing.
+pub async fn assert_same_rows(db: &Database) {
+    let (ours, bare) = (rows_per_payment(db, "paylatch").await, rows_per_payment(db, "bare").await);
+    assert_eq!(ours, bare, "rows for each payment: flows, jobs, log, events, keys");
+}
+
+async fn rows_per_payment(db: &Database, schema: &str) -> Vec<f64> {
+    let counts: Vec<String> = ["pay_flow", "job", "transition_log", "outbox", "idempotency_key"]
+        .iter()
+        .map(|table| format!("(select count(*) from {schema}.{table})::float8 / orders"))
+        .collect();
+    db.value(&format!("select array[{}] from (select count(*) as orders from {schema}.pay_order) o", counts.join(", ")))
+        .await
+}
