@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use paylatch_tests::Database;
 use serde::Deserialize;
@@ -26,6 +27,9 @@ pub const PEERS: [External; 3] = [
     External { name: "pg-boss", runtime: "node", main: "main.mjs" },
 ];
 
+/// The slowest of them takes half a minute for what it is given.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 #[derive(Debug, Deserialize)]
 struct Said {
     flows: f64,
@@ -43,8 +47,11 @@ impl External {
         if let Some(url) = simulator {
             command.env("WALLET_URL", url).env("BUSINESS_URL", url);
         }
-        let child = tokio::process::Command::from(command).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let output = child.await.unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        let mut child = tokio::process::Command::from(command);
+        let ended = child.stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(PATIENCE, ended).await;
+        let output = output.unwrap_or_else(|_| panic!("{} is not done after {PATIENCE:?}", self.name));
+        let output = output.unwrap_or_else(|e| panic!("{}: {e}", self.name));
         assert!(output.status.success(), "{} failed: {}", self.name, output.status);
         let said: Said = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         said.flows / said.seconds
