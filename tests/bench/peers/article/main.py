@@ -2,24 +2,26 @@
 
 Order and attempt in a row each, unique constraints against doubles, compare-and-set on status and version, a log row for
 every transition, no transaction open while an outside call runs. Each of CONNECTIONS processes takes one payment after
-the other through its whole life. With WALLET_URL and BUSINESS_URL its three outside calls are real HTTP requests over a
-connection that is kept; without them they cost nothing.
+the other through its whole life; processes, since threads would share one core. With WALLET_URL and BUSINESS_URL its three
+outside calls are real HTTP requests over a connection that is kept; without them they cost nothing.
 
 Prints one line of JSON: flows, seconds, version.
 """
 
-import http.client
+import io
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
+import threading
 import time
 import urllib.parse
 
 import psycopg
+import pycurl
 
 SCHEMA = """
-drop schema if exists article cascade;
 create schema article;
 create table article.pay_order (
     id bigint generated always as identity primary key,
@@ -40,32 +42,46 @@ create index on article.pay_log (flow_id);
 """
 
 
+class Failed(Exception):
+    """What ends the run, in one line."""
+
+
 class Caller:
-    """One kept connection to a service that speaks JSON."""
+    """One kept connection to a service that speaks JSON. Of the blocking clients libcurl takes the least processor time."""
 
     def __init__(self, url):
-        parts = urllib.parse.urlsplit(url)
-        self.connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+        self.url = url
+        self.curl = pycurl.Curl()
+        self.curl.setopt(pycurl.TIMEOUT, 30)
+        self.curl.setopt(pycurl.HTTPHEADER, ["Content-Type: application/json"])
 
     def send(self, method, path, body=None):
-        payload = None if body is None else json.dumps(body)
-        self.connection.request(method, path, payload, {"Content-Type": "application/json"})
-        answer = self.connection.getresponse()
-        text = answer.read()
-        if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {text[:200]!r}")
-        return json.loads(text)
+        answer = io.BytesIO()
+        self.curl.setopt(pycurl.URL, self.url + path)
+        self.curl.setopt(pycurl.WRITEDATA, answer)
+        if method == "GET":
+            self.curl.setopt(pycurl.HTTPGET, 1)
+        else:
+            self.curl.setopt(pycurl.POSTFIELDS, json.dumps(body))
+        try:
+            self.curl.perform()
+            status = self.curl.getinfo(pycurl.RESPONSE_CODE)
+            if status >= 300:
+                raise Failed(f"{method} {self.url}{path}: {status} {answer.getvalue()[:200]!r}")
+            return json.loads(answer.getvalue())
+        except (pycurl.error, ValueError) as problem:
+            raise Failed(f"{method} {self.url}{path}: {problem}") from problem
 
 
 def move(db, flow_id, version, before, after, note=None, ref=None):
-    """One edge by compare-and-set, with its log row; the caller commits."""
+    """One edge by compare-and-set, with its log row, in the caller's transaction."""
     changed = db.execute(
         "update article.pay_flow set status = %s, version = version + 1, wallet_ref = coalesce(%s, wallet_ref), updated_at = now()"
         " where id = %s and status = %s and version = %s",
         (after, ref, flow_id, before, version),
     )
     if changed.rowcount != 1:
-        raise RuntimeError(f"flow {flow_id} is not {before}, version {version}")
+        raise Failed(f"flow {flow_id} is not {before}, version {version}")
     db.execute(
         "insert into article.pay_log (flow_id, from_status, to_status, note) values (%s, %s, %s, %s)",
         (flow_id, before, after, note),
@@ -73,94 +89,126 @@ def move(db, flow_id, version, before, after, note=None, ref=None):
     return version + 1
 
 
-def pay(db, user, wallet, business):
-    # 1: the order, and an attempt at it
-    found = db.execute("select id, status from article.pay_order where user_id = %s and biz_key = 'bench'", (user,)).fetchone()
-    if found is None:
-        db.execute("insert into article.pay_order (user_id, biz_key, status) values (%s, 'bench', 'PENDING') on conflict do nothing", (user,))
-    order_id, status, attempts = db.execute(
-        "select id, status, attempts from article.pay_order where user_id = %s and biz_key = 'bench' for update", (user,)
-    ).fetchone()
-    if status != "PENDING":
-        raise RuntimeError(f"order {order_id} is {status}")
-    flow_id = db.execute(
-        "insert into article.pay_flow (order_id, attempt, order_no, amount, currency, status, deadline)"
-        " values (%s, %s, %s, 1250, 'USD', 'WAIT_PAY', now() + interval '15 minutes') returning id",
-        (order_id, attempts + 1, f"ar_{order_id}_{attempts + 1}"),
-    ).fetchone()[0]
-    db.execute("update article.pay_order set status = 'PROCESSING', attempts = attempts + 1, version = version + 1, updated_at = now() where id = %s", (order_id,))
-    db.execute("insert into article.pay_log (flow_id, to_status) values (%s, 'WAIT_PAY')", (flow_id,))
-    db.commit()
+def pay(db, tag, user, wallet, business):
+    """One life. The connection commits by itself what is one statement, so that no BEGIN and COMMIT are spent on it."""
+    # 1: is it there, and if not: the order, and an attempt at it
+    if db.execute("select status from article.pay_order where user_id = %s and biz_key = 'bench'", (user,)).fetchone():
+        raise Failed(f"there is an order of {user} already")
+    with db.transaction():
+        order_id = db.execute(
+            "insert into article.pay_order (user_id, biz_key, status, attempts) values (%s, 'bench', 'PROCESSING', 1) returning id",
+            (user,),
+        ).fetchone()[0]
+        flow_id = db.execute(
+            "insert into article.pay_flow (order_id, attempt, order_no, amount, currency, status, deadline)"
+            " values (%s, 1, %s, 1250, 'USD', 'WAIT_PAY', now() + interval '15 minutes') returning id",
+            (order_id, f"ar{tag}_{order_id}_1"),
+        ).fetchone()[0]
+        db.execute("insert into article.pay_log (flow_id, to_status) values (%s, 'WAIT_PAY')", (flow_id,))
     # 2: say that a charge is about to leave
-    order_no, amount, currency = db.execute("select order_no, amount, currency from article.pay_flow where id = %s", (flow_id,)).fetchone()
-    version = move(db, flow_id, 0, "WAIT_PAY", "PAYING")
-    db.commit()
+    order_no, amount, currency, version = db.execute(
+        "select order_no, amount, currency, version from article.pay_flow where id = %s", (flow_id,)
+    ).fetchone()
+    with db.transaction():
+        version = move(db, flow_id, version, "WAIT_PAY", "PAYING")
     # 3: charge
-    ref = None
+    ref = "free"
     if wallet:
-        answer = wallet.send("POST", "/charges", {"order_no": order_no, "amount": amount, "currency": currency, "user_id": user, "payload": None})
+        answer = wallet.send(
+            "POST", "/charges", {"order_no": order_no, "amount": amount, "currency": currency, "user_id": user, "payload": None}
+        )
         if answer["status"] != "SUCCEEDED":
-            raise RuntimeError(f"charge {order_no}: {answer}")
+            raise Failed(f"charge {order_no}: {answer}")
         ref = answer.get("request_id")
-    version = move(db, flow_id, version, "PAYING", "PAYED", ref=ref or "free")
-    db.commit()
+    with db.transaction():
+        version = move(db, flow_id, version, "PAYING", "PAYED", ref=ref)
     # 4: the business, and then the fact
     if business:
         business.send("POST", "/business/execute", {"order_no": order_no, "biz_key": order_no, "valid_until": None, "payload": None})
     db.execute("insert into article.pay_log (flow_id, from_status, to_status, note) values (%s, 'PAYED', 'PAYED', 'executed')", (flow_id,))
-    db.commit()
     if business:
         fact = business.send("GET", "/business/facts?" + urllib.parse.urlencode({"biz_key": order_no, "order_no": order_no}))
         if fact["fact"] != "DONE":
-            raise RuntimeError(f"fact {order_no}: {fact}")
+            raise Failed(f"fact {order_no}: {fact}")
     # 5: done
-    move(db, flow_id, version, "PAYED", "BIZ_SUCCESS")
-    db.commit()
-    db.execute("update article.pay_order set status = 'PAID', version = version + 1, updated_at = now() where id = %s and status = 'PROCESSING'", (order_id,))
-    db.commit()
+    with db.transaction():
+        move(db, flow_id, version, "PAYED", "BIZ_SUCCESS")
+        paid = db.execute(
+            "update article.pay_order set status = 'PAID', version = version + 1, updated_at = now()"
+            " where id = %s and status = 'PROCESSING'",
+            (order_id,),
+        )
+        if paid.rowcount != 1:
+            raise Failed(f"order {order_id} is not PROCESSING")
 
 
-def work(url, first, step, flows, tag):
-    wallet = Caller(os.environ["WALLET_URL"]) if os.environ.get("WALLET_URL") else None
-    business = Caller(os.environ["BUSINESS_URL"]) if os.environ.get("BUSINESS_URL") else None
-    with psycopg.connect(url, prepare_threshold=2) as db:
-        for n in range(first, flows, step):
-            pay(db, f"{tag}-{n}", wallet, business)
+def work(url, tag, worker, flows, taken, start, times):
+    """One connection's share: it warms up, waits for the others, and takes payments while there are any."""
+    try:
+        wallet = Caller(os.environ["WALLET_URL"]) if os.environ.get("WALLET_URL") else None
+        business = Caller(os.environ["BUSINESS_URL"]) if os.environ.get("BUSINESS_URL") else None
+        with psycopg.connect(url, autocommit=True, prepare_threshold=0) as db:
+            for n in range(max(flows // 20 // start.parties, 1)):
+                pay(db, tag, f"warm-{worker}-{n}", wallet, business)
+            start.wait(60)
+            times[2 * worker] = time.monotonic()
+            while True:
+                with taken.get_lock():
+                    n = taken.value
+                    taken.value += 1
+                if n >= flows:
+                    break
+                pay(db, tag, f"flow-{n}", wallet, business)
+            times[2 * worker + 1] = time.monotonic()
+    except threading.BrokenBarrierError:
+        sys.exit(1)  # another failed, and said why
+    except (Failed, psycopg.Error) as problem:
+        start.abort()
+        sys.exit(f"article: {' '.join(str(problem).split())}")
 
 
-def run(url, connections, flows, tag):
-    began = time.monotonic()
-    workers = [multiprocessing.Process(target=work, args=(url, n, connections, flows, tag)) for n in range(connections)]
+def run(url, connections, flows):
+    """Seconds from the first creation to the end of the last payment."""
+    taken, start = multiprocessing.Value("q", 0), multiprocessing.Barrier(connections)
+    times = multiprocessing.Array("d", 2 * connections)
+    tag = f"{time.time_ns() // 1000:x}"  # a simulator that has seen other runs knows their order numbers
+    workers = [
+        multiprocessing.Process(target=work, args=(url, tag, n, flows, taken, start, times), daemon=True) for n in range(connections)
+    ]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
+    while running := [worker.sentinel for worker in workers if worker.is_alive()]:
+        multiprocessing.connection.wait(running)
+        if any(worker.exitcode for worker in workers):
+            break
+    # The last look at those that ended while the list was made; what still runs ends with this process.
     if any(worker.exitcode for worker in workers):
-        sys.exit("article: a worker failed")
-    return time.monotonic() - began
+        raise Failed("a worker failed")
+    return max(times[1::2]) - min(times[::2])
 
 
 def main():
-    url, flows = os.environ["DATABASE_URL"], int(os.environ["FLOWS"])
-    connections = int(os.environ.get("CONNECTIONS", "16"))
+    try:
+        url, flows = os.environ["DATABASE_URL"], int(os.environ["FLOWS"])
+        connections = int(os.environ.get("CONNECTIONS", "16"))
+    except (KeyError, ValueError) as problem:
+        raise Failed(f"DATABASE_URL and FLOWS must be set: {problem}") from problem
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(SCHEMA)
-    run(url, connections, max(flows // 20, connections), "warm")
-    seconds = run(url, connections, flows, "flow")
+    seconds = run(url, connections, flows)
     with psycopg.connect(url) as db:
-        done = db.execute(
-            "select count(*) from article.pay_flow f join article.pay_order o on o.id = f.order_id"
+        done, moves = db.execute(
+            "select count(distinct f.id), count(l) from article.pay_order o join article.pay_flow f on f.order_id = o.id"
+            " join article.pay_log l on l.flow_id = f.id"
             " where f.status = 'BIZ_SUCCESS' and o.status = 'PAID' and o.user_id like 'flow-%%'"
-        ).fetchone()[0]
-    if done != flows:
-        sys.exit(f"article: {done} of {flows} are done")
+        ).fetchone()
+    if (done, moves) != (flows, 5 * flows):
+        raise Failed(f"{done} of {flows} payments are done, in {moves} log rows")
     print(json.dumps({"flows": flows, "seconds": seconds, "version": f"psycopg {psycopg.__version__}"}))
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (KeyError, ValueError) as missing:
-        sys.exit(f"article: {missing!r}; DATABASE_URL and FLOWS must be set")
-    except psycopg.Error as problem:
-        sys.exit(f"article: {problem}")
+    except (Failed, psycopg.Error) as problem:
+        sys.exit(f"article: {' '.join(str(problem).split())}")
