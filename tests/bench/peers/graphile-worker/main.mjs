@@ -1,25 +1,26 @@
-// graphile-worker: two chained jobs a payment, with its local queue, which fetches jobs in batches.
+// graphile-worker: two chained jobs a payment, with its local queue, which fetches and completes jobs in batches.
 import { Logger, makeWorkerUtils, run as start } from 'graphile-worker';
-import { finish, flows, move, payments, url } from '../common.mjs';
+import { connections, fail, measure, move, url } from '../common.mjs';
 
-const quiet = new Logger(() => (level, message) => { if (level === 'error') console.error(message); });
-const utils = await makeWorkerUtils({ connectionString: url, logger: quiet });
+const BATCH = 500;
+const logger = new Logger(() => (level, message) => { if (level === 'error') console.error(message); });
+const utils = await makeWorkerUtils({ connectionString: url, logger });
 await utils.migrate();
 
 let left = 0;
 let done;
-await start({
-  logger: quiet,
+const runner = await start({
+  logger,
   noHandleSignals: true,
   preset: {
     worker: {
       connectionString: url,
-      maxPoolSize: 16,
-      concurrentJobs: 16,
+      maxPoolSize: connections,
+      concurrentJobs: connections,
       pollInterval: 100,
-      localQueue: { size: 500 },
-      completeJobBatchDelay: 0,
-      failJobBatchDelay: 0,
+      localQueue: { size: BATCH },
+      completeJobBatchDelay: 5,
+      failJobBatchDelay: 5,
     },
   },
   taskList: {
@@ -34,20 +35,14 @@ await start({
     },
   },
 });
+runner.promise.catch(fail);
 
-async function run(first, count) {
-  await payments(first, count);
+await measure('graphile-worker', async (first, count) => {
   left = count;
   const all = new Promise((resolve) => { done = resolve; });
-  const began = performance.now();
-  for (let from = 0; from < count; from += 500) {
-    const size = Math.min(500, count - from);
+  for (let from = 0; from < count; from += BATCH) {
+    const size = Math.min(BATCH, count - from);
     await utils.addJobs(Array.from({ length: size }, (_, n) => ({ identifier: 'charge', payload: { id: first + from + n } })));
   }
   await all;
-  return (performance.now() - began) / 1000;
-}
-
-await run(1, Math.ceil(flows / 20));
-const first = 1_000_000;
-await finish(first, await run(first, flows), 'graphile-worker');
+});
