@@ -112,8 +112,9 @@ async fn main() {
 /// Draws both sweeps; they are no figures of the table.
 async fn plots(args: &Args) -> Vec<Figure> {
     std::fs::create_dir_all(&args.plots).unwrap();
-    plot::throughput(&args.plots.join("throughput.svg"), &life::sweep(args).await);
-    plot::latency(&args.plots.join("latency.svg"), &latency::sweep().await);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    plot::throughput(&args.plots.join("throughput.svg"), cores, &life::sweep(args).await);
+    plot::latency(&args.plots.join("latency.svg"), cores, &latency::sweep().await);
     say(&format!("pictures are in {}", args.plots.display()));
     Vec::new()
 }
