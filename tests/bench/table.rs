@@ -22,9 +22,9 @@ pub fn render(run: &Run) -> String {
     );
     for figure in figures {
         let _ = writeln!(text, "{:<4}{} [{}]", figure.id, figure.what, figure.unit);
-        let _ = writeln!(text, "      {:<44}{}", figure.subject.name, cell(&figure.subject));
+        let _ = writeln!(text, "      {:<50}{}", figure.subject.name, cell(&figure.subject));
         if let Some(baseline) = &figure.baseline {
-            let _ = writeln!(text, "      {:<44}{}", baseline.name, cell(baseline));
+            let _ = writeln!(text, "      {:<50}{}", baseline.name, cell(baseline));
         }
         let ratio = figure.ratios().map(|ratios| format!("ratio {}", show(Spread::of(&ratios), 2)));
         let target = match figure.target {
