@@ -9,18 +9,23 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause after an error.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The pause between two claims: short while there is work, doubling while there is none.
+/// So many claims in a row may find nothing before the pauses grow: at a steady trickle, work that has come waits for no
+/// more than the least pause, and the price is a few cheap claims for each payment.
+const PATIENCE: u32 = 8;
+
+/// The pause between two claims: short while there is work and a little longer, then doubling while there is none.
 #[derive(Debug, Clone)]
 pub struct Polling {
     least: Duration,
     most: Duration,
     next: Duration,
+    empty: u32,
 }
 
 impl Polling {
     /// Pauses from `least` to `most`.
     pub const fn new(least: Duration, most: Duration) -> Self {
-        Self { least, most, next: least }
+        Self { least, most, next: least, empty: PATIENCE }
     }
 
     /// How long to wait after a claim of `got` out of `wanted` actions. A full and sizeable one says that there is
@@ -28,17 +33,22 @@ impl Polling {
     /// database busy with statements.
     pub fn after_claim(&mut self, wanted: usize, got: usize, sizeable: usize) -> Duration {
         if got == 0 {
+            if self.empty < PATIENCE {
+                self.empty += 1;
+                return self.least;
+            }
             let pause = self.next;
             self.next = (self.next * 2).min(self.most);
             return pause;
         }
-        self.next = self.least;
+        self.saw_work();
         if got >= wanted && wanted >= sizeable { Duration::ZERO } else { self.least }
     }
 
     /// There was work by another way than a claim, so the next claim may find some soon.
-    pub fn saw_work(&mut self) {
+    pub const fn saw_work(&mut self) {
         self.next = self.least;
+        self.empty = 0;
     }
 }
 
@@ -82,7 +92,10 @@ mod tests {
             polling.after_claim(100, 0, 25);
         }
         assert_eq!(polling.after_claim(100, 3, 25), 5 * MS, "some");
-        assert_eq!(polling.after_claim(100, 0, 25), 5 * MS, "and the idle pauses begin anew");
+        for empty in 1..=9 {
+            assert_eq!(polling.after_claim(100, 0, 25), 5 * MS, "the {empty}th without any: more may come");
+        }
+        assert_eq!(polling.after_claim(100, 0, 25), 10 * MS, "and the idle pauses begin anew");
         assert_eq!(polling.after_claim(100, 100, 25), Duration::ZERO, "full: there is more");
         assert_eq!(polling.after_claim(2, 2, 25), 5 * MS, "full, but small: paced");
         polling.after_claim(100, 0, 25);

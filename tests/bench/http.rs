@@ -74,7 +74,7 @@ async fn run(flows: i64) -> f64 {
     let mut daemon = Setup::of(&db)
         .log("warn")
         .driver("lease_ms = 30000")
-        .driver("poll_min_ms = 5")
+        .driver("poll_min_ms = 2")
         .wallet("sim", &simulator.base_url(), "")
         .business("shop", &simulator.base_url(), "")
         .start()

@@ -73,7 +73,7 @@ pub fn setup(db: &Database, batch: i64) -> Setup {
         .null_wallet("null")
         .log("warn")
         .driver("lease_ms = 30000")
-        .driver("poll_min_ms = 5")
+        .driver("poll_min_ms = 2")
         .driver("poll_max_ms = 250")
         .driver(&format!("claim_batch = {batch}"))
 }

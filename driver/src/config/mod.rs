@@ -86,7 +86,7 @@ pub struct Driver {
     #[config(env = "PAYLATCH_DRIVER_NAME")]
     pub name: Option<String>,
     /// The most actions that it holds at once: calls under way and answers not yet reported.
-    #[config(default = 400, env = "PAYLATCH_DRIVER_MAX_IN_FLIGHT")]
+    #[config(default = 1000, env = "PAYLATCH_DRIVER_MAX_IN_FLIGHT")]
     pub max_in_flight: usize,
     /// The most actions that it claims with one statement.
     #[config(default = 200, env = "PAYLATCH_DRIVER_CLAIM_BATCH")]
@@ -96,7 +96,7 @@ pub struct Driver {
     #[config(default = 30000, env = "PAYLATCH_DRIVER_LEASE_MS")]
     pub lease_ms: u64,
     /// The pause between two claims while there is work.
-    #[config(default = 5, env = "PAYLATCH_DRIVER_POLL_MIN_MS")]
+    #[config(default = 2, env = "PAYLATCH_DRIVER_POLL_MIN_MS")]
     pub poll_min_ms: u64,
     /// The pause between two claims grows to this while there is none.
     #[config(default = 250, env = "PAYLATCH_DRIVER_POLL_MAX_MS")]

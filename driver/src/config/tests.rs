@@ -16,7 +16,7 @@ fn refusal(text: &str) -> String {
 fn nothing_but_the_url_is_needed() {
     let config = read("").unwrap();
     assert_eq!(config.database.url.expose(), URL);
-    assert_eq!((config.driver.poll_min_ms, config.driver.poll_max_ms), (5, 250));
+    assert_eq!((config.driver.poll_min_ms, config.driver.poll_max_ms), (2, 250));
     assert!(config.http.listen.0.unwrap().ip().is_loopback());
     assert!(config.driver_name().ends_with(&std::process::id().to_string()));
 }

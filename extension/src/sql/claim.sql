@@ -123,6 +123,9 @@ begin
         v_picked := paylatch.pick_jobs(p_channel, p_now, v_wallet, v_refunds, coalesce(v_grant.questions_only, false), p_max,
                                        paylatch.look_from(p_channel, p_now));
         perform paylatch.looked(p_channel, v_picked.upto, cardinality(v_picked.flows) + cardinality(v_picked.refunds) + cardinality(v_picked.inquiries));
+        if not v_paced and cardinality(v_picked.flows) + cardinality(v_picked.refunds) + cardinality(v_picked.inquiries) = 0 then
+            return '{}';
+        end if;
     else
         v_picked := paylatch.pick_flow(p_flow_id, p_channel, p_now, v_wallet, coalesce(v_grant.questions_only, false));
     end if;

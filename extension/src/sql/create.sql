@@ -224,14 +224,21 @@ create function paylatch.create_pay_flow(
     set plan_cache_mode = force_generic_plan as $$
 declare
     v_own text;
+    v_request paylatch.request;
+    v_created paylatch.created;
 begin
     perform paylatch.require_migrated();
     v_own := paylatch.merchant_scope(null);
-    select c.outcome, c.flow_id, c.order_id, c.attempt_no, c.trade_order_no, c.refund_order_no, c.client_status,
-           c.version, c.poll_after_ms
-    into outcome, flow_id, order_id, attempt_no, trade_order_no, refund_order_no, client_status, version, poll_after_ms
-    from paylatch.create_set(array[row (1, scene, user_id, biz_key, amount, currency,
-        coalesce(merchant_id, v_own, 'default'), biz_deadline, payload, idempotency_key)::paylatch.request], v_own) c;
+    v_request := row (1, scene, user_id, biz_key, amount, currency, coalesce(merchant_id, v_own, 'default'), biz_deadline,
+                      payload, idempotency_key)::paylatch.request;
+    v_created := paylatch.create_one(v_request, v_own);
+    if v_created.outcome is null then
+        select * into v_created from paylatch.create_set(array[v_request], v_own);
+    end if;
+    outcome := v_created.outcome; flow_id := v_created.flow_id; order_id := v_created.order_id;
+    attempt_no := v_created.attempt_no; trade_order_no := v_created.trade_order_no;
+    refund_order_no := v_created.refund_order_no; client_status := v_created.client_status;
+    version := v_created.version; poll_after_ms := v_created.poll_after_ms;
 end $$;
 comment on function paylatch.create_pay_flow(text, text, text, bigint, text, text, timestamptz, jsonb, text) is
     'Begins one payment attempt. amount: minor units of currency (ISO 4217 or paylatch.asset). merchant_id: default the login''s own, else default. biz_deadline: no business act leaves after it (default: the scene''s). outcome: created; replayed (the key''s flow, as it is now); in_flight (an attempt is under way: its flow is returned); already_paid; refunded_already; closed (the scene takes no new flow). Errors: PL001 the key, or the attempt under way, has other parameters, named in DETAIL; PL004 invalid argument, PL005 scene unknown, PL007 not migrated. Upholds rules 1, 5, 6 and 8.';

@@ -88,8 +88,9 @@ begin
     set status = paylatch.order_status_after(n.status), live_flow_id = null,
         paid_flow_id = case when n.status = 'BIZ_SUCCESS' then n.flow_id else o.paid_flow_id end,
         version = o.version + 1
-    from new_row n join old_row p using (flow_id)
-    where o.order_id = n.order_id and p.status <> n.status and n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
+    from new_row n
+    -- An order lets go of its attempt with this very change, so a later one of an ended flow finds none.
+    where o.order_id = n.order_id and o.live_flow_id = n.flow_id and n.status in ('BIZ_SUCCESS', 'REFUNDED', 'PAY_FAIL');
     return null;
 end $$;
 comment on function paylatch.on_flow_update_order() is 'Projects an ended attempt onto its order. Upholds rule 5.';

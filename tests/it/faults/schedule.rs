@@ -19,6 +19,8 @@ async fn f28_sql_scenes_finish_with_the_daemon_stopped_for_good() {
     let mut daemon = stage.daemon().await;
     stage.all_reach(&flows, "PAYED").await;
     daemon.kill();
+    // What it had sent before, the server still finishes.
+    stage.becomes_true("select not exists (select from pg_stat_activity where usename = 'test_driver' and datname = current_database())").await;
     business_is(&stage, false).await;
     let charges = stage.sim.effects().await.requests;
 
