@@ -126,6 +126,7 @@ pub async fn figures(args: &Args) -> Vec<Figure> {
     let (flows, batch) = (args.whole_sets(args.flows), args.batch);
     run(&db, args.whole_sets(flows / 10), batch, 1).await;
     floor::run(&db, args.whole_sets(flows / 10), batch, FLOOR_CONNECTIONS).await;
+    floor::assert_same_rows(&db).await;
     let (mut ours, mut floors, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         ours.push(run(&db, flows, batch, 1).await);
