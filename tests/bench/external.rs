@@ -16,15 +16,17 @@ pub struct External {
     pub runtime: &'static str,
     /// Its file.
     pub main: &'static str,
+    /// So many payments, so that it works for several seconds.
+    pub flows: i64,
 }
 
 /// The hand-written service of the article.
-pub const ARTICLE: External = External { name: "article", runtime: "python", main: "main.py" };
+pub const ARTICLE: External = External { name: "article", runtime: "python", main: "main.py", flows: 2000 };
 /// Well-known ways to make steps durable, and queues.
 pub const PEERS: [External; 3] = [
-    External { name: "dbos", runtime: "node", main: "main.mjs" },
-    External { name: "graphile-worker", runtime: "node", main: "main.mjs" },
-    External { name: "pg-boss", runtime: "node", main: "main.mjs" },
+    External { name: "dbos", runtime: "node", main: "main.mjs", flows: 2000 },
+    External { name: "graphile-worker", runtime: "node", main: "main.mjs", flows: 2000 },
+    External { name: "pg-boss", runtime: "node", main: "main.mjs", flows: 10_000 },
 ];
 
 /// The slowest of them takes half a minute for what it is given.
@@ -34,11 +36,20 @@ const PATIENCE: Duration = Duration::from_secs(300);
 struct Said {
     flows: f64,
     seconds: f64,
+    version: String,
+}
+
+/// What one round gave.
+#[derive(Debug)]
+pub struct Outcome {
+    pub flows_per_second: f64,
+    /// The library and its version.
+    pub version: String,
 }
 
 impl External {
-    /// Flows a second. With `simulator`, its three calls a flow go there over HTTP.
-    pub async fn run(self, flows: i64, simulator: Option<&str>) -> f64 {
+    /// One round. With `simulator`, its three calls a flow go there over HTTP.
+    pub async fn run(self, flows: i64, simulator: Option<&str>) -> Outcome {
         let db = Database::empty().await;
         let peers = PathBuf::from(std::env::var_os("PAYLATCH_PEERS").expect("scripts/bench sets PAYLATCH_PEERS"));
         let mut command = Command::new(peers.join("bin").join(self.runtime));
@@ -54,6 +65,6 @@ impl External {
         let output = output.unwrap_or_else(|e| panic!("{}: {e}", self.name));
         assert!(output.status.success(), "{} failed: {}", self.name, output.status);
         let said: Said = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-        said.flows / said.seconds
+        Outcome { flows_per_second: said.flows / said.seconds, version: said.version }
     }
 }

@@ -19,10 +19,13 @@ pub async fn others(args: &Args, peers: &[External]) -> Vec<Figure> {
     life::run(&db, args.whole_sets(flows / 10), batch, 1).await;
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); peers.len()];
+    let mut versions = vec![String::new(); peers.len()];
     for round in 1..=args.rounds {
         ours.push(life::run(&db, flows, batch, 1).await.flows_per_second);
-        for (peer, rounds) in peers.iter().zip(&mut theirs) {
-            rounds.push(peer.run(2000, None).await);
+        for ((peer, rounds), version) in peers.iter().zip(&mut theirs).zip(&mut versions) {
+            let outcome = peer.run(peer.flows, None).await;
+            rounds.push(outcome.flows_per_second);
+            *version = outcome.version;
             say(&format!(
                 "others, round {round}/{}: {} {:.0} flows/s, paylatch {:.0}",
                 args.rounds,
@@ -32,15 +35,15 @@ pub async fn others(args: &Args, peers: &[External]) -> Vec<Figure> {
             ));
         }
     }
-    let figure = |(peer, rounds): (&External, Vec<f64>)| Figure {
+    let figure = |((peer, rounds), version): ((&External, Vec<f64>), String)| Figure {
         id: "S2",
         what: format!("whole lives, against {}", peer.name),
         unit: "flows/s",
         subject: Series::new("paylatch, whole life, real daemon", ours.clone()),
-        baseline: Some(Series::new(peer.name, rounds)),
+        baseline: Some(Series::new(format!("{} ({version})", peer.name), rounds)),
         target: Target::RatioAtLeast(if peer.name == ARTICLE.name { 10.0 } else { 5.0 }),
     };
-    peers.iter().zip(theirs).map(figure).collect()
+    peers.iter().zip(theirs).zip(versions).map(figure).collect()
 }
 
 /// S9.
@@ -50,7 +53,7 @@ pub async fn figures(args: &Args) -> Vec<Figure> {
     for round in 1..=args.rounds {
         ours.push(run(flows).await);
         let simulator = Simulator::start().await;
-        theirs.push(ARTICLE.run(1000, Some(&simulator.base_url())).await);
+        theirs.push(ARTICLE.run(1000, Some(&simulator.base_url())).await.flows_per_second);
         say(&format!(
             "http, round {round}/{}: {:.0} flows/s, article {:.0}",
             args.rounds,
