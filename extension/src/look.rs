@@ -3,8 +3,8 @@
 //! A job that is gone stays in the queue's index until no transaction can see it any more. While somebody holds a
 //! snapshot for long, every look from the beginning passes all jobs that were done since. So a session remembers how far
 //! it has looked, and once a look from the beginning has passed too many that are gone, it begins there; and it looks
-//! from the beginning again every hundred times what that takes, which bounds the price at one part in a hundred. Until
-//! then it may miss a job that came in late with an early due time, or that another claim let go again.
+//! from the beginning again after four hundred times what that takes, or a minute, which bounds the price at one part in a
+//! hundred. Until then it may miss a job that came in late with an early due time, or that another claim let go again.
 //!
 //! On a healthy database every look is from the beginning: the switch depends on pages touched, not on time.
 
@@ -24,8 +24,9 @@ const SLACK: Micros = 2_000 * MS;
 /// A look from the beginning may touch so many pages, and so many more for each job that it took.
 const PAGES: i64 = 500;
 const PAGES_EACH: i64 = 10;
-/// How many times its own duration passes between two looks from the beginning.
-const REST: u32 = 100;
+/// How many times its own duration passes between two looks from the beginning, and the longest that it may be.
+const REST: u32 = 400;
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 thread_local! {
     static LOOKS: RefCell<HashMap<String, Look>> = RefCell::new(HashMap::new());
@@ -64,7 +65,8 @@ impl Look {
         }
         if let Some((began, before)) = self.whole.take() {
             let dear = pages - before > PAGES + PAGES_EACH * taken;
-            self.whole_at = dear.then(|| at + (at - began).max(Duration::from_millis(1)) * REST);
+            let rest = ((at - began).max(Duration::from_millis(1)) * REST).min(LONGEST_REST);
+            self.whole_at = dear.then(|| at + rest);
         }
     }
 }
@@ -104,5 +106,49 @@ fn time(at: Micros) -> TimestampWithTimeZone {
     match at {
         Micros::MIN => TimestampWithTimeZone::negative_infinity(),
         at => TimestampWithTimeZone::try_from(at).unwrap_or_else(|_| error!("the clock is out of range")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Micros = 1_000_000 * MS;
+
+    #[test]
+    fn every_look_is_whole_while_looks_are_cheap() {
+        let (mut look, at) = (Look::default(), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(look.begin(at, 0, NOW), [Micros::MIN; LANES]);
+            look.end(at, PAGES, [Some(NOW); LANES], 0);
+        }
+    }
+
+    #[test]
+    fn after_a_dear_one_it_begins_where_nothing_was_left() {
+        let (mut look, at) = (Look::default(), Instant::now());
+        look.begin(at, 0, NOW);
+        look.end(at + Duration::from_millis(10), PAGES + 1, [Some(NOW), None, Some(NOW - 1), None], 0);
+        let soon = at + Duration::from_secs(1);
+        let from = look.begin(soon, 0, NOW + 5);
+        assert_eq!((from[0], from[2]), (NOW - SLACK, NOW - 1 - SLACK));
+        assert_eq!(from[1], Micros::MIN.saturating_sub(SLACK), "a lane that was not looked at is looked at whole");
+        // A clock that was set back hides nothing.
+        assert_eq!(look.begin(soon, 0, NOW - 10)[0], NOW - 10 - SLACK);
+        let later = at + Duration::from_secs(5);
+        assert_eq!(
+            look.begin(later, 0, NOW),
+            [Micros::MIN; LANES],
+            "four seconds are four hundred times ten milliseconds"
+        );
+    }
+
+    #[test]
+    fn the_rest_ends_after_a_minute() {
+        let (mut look, at) = (Look::default(), Instant::now());
+        look.begin(at, 0, NOW);
+        look.end(at + Duration::from_secs(9), 9_999_999, [Some(NOW); LANES], 200);
+        assert_ne!(look.begin(at + Duration::from_secs(60), 0, NOW), [Micros::MIN; LANES]);
+        assert_eq!(look.begin(at + Duration::from_secs(70), 0, NOW), [Micros::MIN; LANES]);
     }
 }

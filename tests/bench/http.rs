@@ -48,7 +48,7 @@ pub async fn others(args: &Args, peers: &[External]) -> Vec<Figure> {
 
 /// S9.
 pub async fn figures(args: &Args) -> Vec<Figure> {
-    let flows = args.whole_sets(args.flows / 5).max(1000);
+    let flows = args.whole_sets(args.flows / 2).max(1000);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         ours.push(run(flows).await);

@@ -169,7 +169,10 @@ comment on function paylatch.claim_channel(text, timestamptz, integer, integer, 
 
 create function paylatch.claim_actions(driver text, max_actions integer default 200, lease_ms integer default 30000)
     returns setof paylatch.handout language plpgsql volatile security definer
-    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = '' as $$
+    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = ''
+    -- Sessions keep the plans that they made when tables were empty; every look here is by key. Where
+    -- none can be, the planner's displeasure must not have the plan compiled.
+    set enable_seqscan = off set jit = off as $$
 declare
     v_now timestamptz;
     v_channel text;
@@ -218,7 +221,10 @@ comment on function paylatch.claim_actions(text, integer, integer) is
 
 create function paylatch.claim_flow(driver text, flow_id bigint, lease_ms integer default 30000)
     returns setof paylatch.handout language plpgsql volatile security definer
-    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = '' as $$
+    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = ''
+    -- Sessions keep the plans that they made when tables were empty; every look here is by key. Where
+    -- none can be, the planner's displeasure must not have the plan compiled.
+    set enable_seqscan = off set jit = off as $$
 declare
     v_now timestamptz;
     v_plan paylatch.planned[];

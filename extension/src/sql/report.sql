@@ -265,7 +265,10 @@ comment on function paylatch.report_set(text, jsonb, integer) is 'report_evidenc
 
 create function paylatch.report_evidence(driver text, evidence jsonb, lease_ms integer default null)
     returns setof paylatch.reported language plpgsql volatile security definer
-    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = '' as $$
+    set search_path = pg_catalog, pg_temp set paylatch.source = 'DRIVER' set paylatch.actor = ''
+    -- Sessions keep the plans that they made when tables were empty; every look here is by key. Where
+    -- none can be, the planner's displeasure must not have the plan compiled.
+    set enable_seqscan = off set jit = off as $$
 declare
     v_one jsonb;
     v_state text;
