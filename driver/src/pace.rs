@@ -13,6 +13,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// more than the least pause, and the price is a few cheap claims for each payment.
 const PATIENCE: u32 = 8;
 
+/// After a sizeable claim that was not full: so many least pauses, for the next set to form.
+const GATHERING: u32 = 5;
+
 /// The pause between two claims: short while there is work and a little longer, then doubling while there is none.
 #[derive(Debug, Clone)]
 pub struct Polling {
@@ -30,7 +33,7 @@ impl Polling {
 
     /// How long to wait after a claim of `got` out of `wanted` actions. A full and sizeable one says that there is
     /// more. A full one of a few actions says the same, but claiming a few at a time without a pause would keep the
-    /// database busy with statements.
+    /// database busy with statements. A sizeable one that is not full says that work comes fast.
     pub fn after_claim(&mut self, wanted: usize, got: usize, sizeable: usize) -> Duration {
         if got == 0 {
             if self.empty < PATIENCE {
@@ -42,7 +45,12 @@ impl Polling {
             return pause;
         }
         self.saw_work();
-        if got >= wanted && wanted >= sizeable { Duration::ZERO } else { self.least }
+        match (got >= wanted, wanted.min(got) >= sizeable) {
+            (true, true) => Duration::ZERO,
+            // Work comes fast: waiting a little lets the next set be a large one, which costs far less a row.
+            (false, true) => (self.least * GATHERING).min(self.most),
+            _ => self.least,
+        }
     }
 
     /// There was work by another way than a claim, so the next claim may find some soon.
@@ -98,6 +106,7 @@ mod tests {
         assert_eq!(polling.after_claim(100, 0, 25), 10 * MS, "and the idle pauses begin anew");
         assert_eq!(polling.after_claim(100, 100, 25), Duration::ZERO, "full: there is more");
         assert_eq!(polling.after_claim(2, 2, 25), 5 * MS, "full, but small: paced");
+        assert_eq!(polling.after_claim(100, 25, 25), 25 * MS, "sizeable, not full: the next set forms");
         polling.after_claim(100, 0, 25);
         polling.after_claim(100, 0, 25);
         polling.saw_work();
