@@ -27,6 +27,7 @@ pub struct Writer {
 
 /// The partition that rows go to, as the executor wants to have it described.
 struct Leaf {
+    table: pg_sys::Relation,
     relation: pg_sys::Relation,
     info: *mut pg_sys::ResultRelInfo,
     estate: *mut pg_sys::EState,
@@ -144,7 +145,7 @@ impl Leaf {
             let triggers = (*relation).trigdesc;
             let fires_row_triggers =
                 !triggers.is_null() && ((*triggers).trig_insert_before_row || (*triggers).trig_insert_after_row);
-            Self { relation, info, estate, slots: Vec::new(), filled: 0, fires_row_triggers }
+            Self { table, relation, info, estate, slots: Vec::new(), filled: 0, fires_row_triggers }
         }
     }
 
@@ -171,7 +172,7 @@ impl Leaf {
         unsafe {
             let slots = &mut self.slots[..self.filled];
             if self.fires_row_triggers {
-                slots.iter().for_each(|slot| insert(self.relation, *slot));
+                slots.iter().for_each(|slot| insert(self.table, self.relation, *slot));
                 return;
             }
             let Some(multi_insert) = (*(*self.relation).rd_tableam).multi_insert else {
@@ -213,13 +214,13 @@ impl Leaf {
     }
 }
 
-/// One row by INSERT, with all that is attached to it.
-unsafe fn insert(relation: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
+/// One row by INSERT into the table, with all that is attached to it and to the partition.
+unsafe fn insert(table: pg_sys::Relation, relation: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
     // SAFETY: the slot holds a row of this relation, so it is a composite of the relation's own row type.
     unsafe {
         let row = pg_sys::ExecFetchSlotHeapTupleDatum(slot);
         let row = pgrx::datum::DatumWithOid::new(row, (*(*relation).rd_rel).reltype);
-        let table = table_name(relation);
+        let table = table_name(table);
         Spi::run_with_args(&format!("insert into {table} select ($1).*"), &[row])
             .unwrap_or_else(|problem| error!("{table}: {problem}"));
     }

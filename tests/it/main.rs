@@ -17,6 +17,7 @@ mod explain;
 mod faults;
 mod guards;
 mod isolation;
+mod journal;
 mod keys;
 mod links;
 mod outbox;
